@@ -91,7 +91,8 @@ func (b *Batch) Destination(i int) (string, bool) {
 }
 
 // ParseBatch reads a Batch message. The result refers to data, which must not change any more. It checks the frame
-// (I6: as many numbers as count says, rejected rows in order and within), not the events.
+// (I6: as many numbers as count says, rejected rows in order and within), not the events. A known field with another
+// wire type is an error, as in Event.Parse.
 func ParseBatch(data []byte) (*Batch, error) {
 	b := &Batch{}
 	rest := data
@@ -111,7 +112,7 @@ func ParseBatch(data []byte) (*Batch, error) {
 				first = at
 				b.ends = make([]uint32, 0, max(1, min(b.Count, len(rest)/2)))
 			}
-			// A tag or length longer than need be is normalised, so that Raw can count on one byte of tag.
+			// A tag longer than need be is normalised, so that Raw can count on one byte of it.
 			if rest[0] != eventsTag {
 				scattered = true
 			}
@@ -159,7 +160,7 @@ func (b *Batch) envelope(num protowire.Number, typ protowire.Type, body []byte) 
 	case batchRedelivered:
 		b.Redelivered = v != 0
 	case batchPosition:
-		b.Position = body
+		b.Position = present(body)
 	case batchRejected:
 		r := &pluginv1.Rejected{}
 		if err := proto.Unmarshal(body, r); err != nil {
@@ -223,8 +224,8 @@ func (b *Batch) check() error {
 		return fmt.Errorf("batch: count is %d", b.Count)
 	case b.Count != len(b.ends)+len(b.Rejected):
 		return fmt.Errorf("batch: count is %d, with %d events and %d rejected rows", b.Count, len(b.ends), len(b.Rejected))
-	case b.FirstSeq < 1 || b.FirstSeq+uint64(b.Count) > 1<<53:
-		return fmt.Errorf("batch: numbers %d to %d are out of range", b.FirstSeq, b.FirstSeq+uint64(b.Count)-1)
+	case b.FirstSeq < 1 || b.FirstSeq > 1<<53-uint64(b.Count): // a sum could wrap round
+		return fmt.Errorf("batch: %d numbers from %d on are out of range", b.Count, b.FirstSeq)
 	case len(b.DestinationIndex) > 0 && len(b.DestinationIndex) != len(b.ends):
 		return fmt.Errorf("batch: %d destination indexes for %d events", len(b.DestinationIndex), len(b.ends))
 	}

@@ -14,6 +14,7 @@ type Builder struct {
 	events   []byte
 	n        int
 	rejected []*pluginv1.Rejected
+	rejects  int // encoded bytes of rejected
 }
 
 // Count is the number of events and rejected rows so far.
@@ -25,8 +26,8 @@ func (w *Builder) Bytes() int { return len(w.events) }
 // Fits reports whether an event of that encoded size can be added without the batch passing MaxBatch. An empty batch
 // takes any.
 func (w *Builder) Fits(size int) bool {
-	const envelope = 4 << 10 // positions and rejected rows have room beside the events
-	return w.Count() == 0 || len(w.events)+size+6+envelope <= MaxBatch
+	const envelope = 16 << 10 // room for the position, and for one more rejected row in place of the event
+	return w.Count() == 0 || len(w.events)+w.rejects+size+6+envelope <= MaxBatch
 }
 
 // Grow makes room for n bytes of events.
@@ -51,11 +52,14 @@ func (w *Builder) AddRaw(raw []byte) {
 	w.n++
 }
 
-// Reject adds a rejected row; its offset is set here, and what is not UTF-8 in its texts is replaced.
+// Reject adds a rejected row; its offset is set here, what is not UTF-8 in its texts is replaced, and a long id or
+// message is cut: they are for a person to read, and ten thousand of them must fit into a message.
 func (w *Builder) Reject(r *pluginv1.Rejected) {
+	const maxMessage = 1 << 10
 	r.Offset = uint32(w.Count())
-	r.Id, r.Code, r.Message = valid(r.GetId()), valid(r.GetCode()), valid(r.GetMessage())
+	r.Id, r.Code, r.Message = text(r.GetId(), MaxID), text(r.GetCode(), MaxName), text(r.GetMessage(), maxMessage)
 	w.rejected = append(w.rejected, r)
+	w.rejects += proto.Size(r) + 6
 }
 
 // Response makes the ReadResponse that carries the batch, and empties the builder. The frame owns the memory.
@@ -122,7 +126,14 @@ func (s *SinkBatch) Request() *Frame {
 	return carry(head, s.Events, size)
 }
 
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// text makes s valid UTF-8 of at most limit bytes.
+func text(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "") // half a character at the cut
+	}
+	return s
+}
 
 func appendVarint(dst []byte, num protowire.Number, v uint64) []byte {
 	dst = append(dst, byte(num)<<3|byte(protowire.VarintType))

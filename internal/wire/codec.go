@@ -37,7 +37,10 @@ func (Codec) Name() string { return "proto" }
 func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Frame:
-		s := make(mem.BufferSlice, 0, len(m.Segments))
+		s := make(mem.BufferSlice, 0, len(m.Segments)+1)
+		if len(m.Data) > 0 { // a received frame that goes on as it is
+			s = append(s, mem.SliceBuffer(m.Data))
+		}
 		for _, b := range m.Segments {
 			if len(b) > 0 {
 				s = append(s, mem.SliceBuffer(b))

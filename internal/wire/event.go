@@ -227,7 +227,7 @@ func field(b []byte) (num protowire.Number, typ protowire.Type, body, rest []byt
 		return protowire.Number(b[0] >> 3), protowire.BytesType, b[2:end], b[end:], nil
 	}
 	num, typ, n = protowire.ConsumeTag(b)
-	if n < 0 {
+	if n < 0 || num > protowire.MaxValidNumber {
 		return 0, 0, nil, nil, errTruncated
 	}
 	b = b[n:]
@@ -242,7 +242,9 @@ func field(b []byte) (num protowire.Number, typ protowire.Type, body, rest []byt
 	return num, typ, body, b[n:], nil
 }
 
-// Parse reads an encoded event into e, which it overwrites; e.Headers keeps its capacity.
+// Parse reads an encoded event into e, which it overwrites; e.Headers keeps its capacity. It accepts what the generated
+// code accepts, with one exception: a known field with another wire type is an error, where the generated code would
+// skip it as unknown. No writer makes such a field, and an event without the id or the key that it had must not pass.
 func (e *Event) Parse(raw []byte) (err error) {
 	*e = Event{Headers: e.Headers[:0]}
 	for len(raw) > 0 {
@@ -337,8 +339,8 @@ func IDAndKey(raw []byte) (id, key []byte, err error) {
 		case eventID:
 			id = body
 		case eventKey:
-			if key = body; len(key) == 0 {
-				key = nil
+			if key = nil; len(body) > 0 {
+				key = present(body)
 			}
 		}
 	}
