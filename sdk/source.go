@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/relevo-io/relevo/internal/wire"
+	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
 // Source makes a source plugin. run is one attempt: it connects, calls s.Opened, sends batches and obeys the requests
@@ -12,7 +12,26 @@ import (
 // ack has taken effect upstream, or when Hold returns it. An error ends the stream, with its class (see Error). While
 // it connects it reports StateConnecting and tries again by itself. ctx ends when the host has gone.
 func Source[C any](spec Spec[C], run func(ctx context.Context, o SourceOpen[C], s *SourceStream) error) Plugin {
-	panic("TODO")
+	r := newRegistration(spec, pluginv1.PluginKind_PLUGIN_KIND_SOURCE)
+	r.read = func(ctx context.Context, open *pluginv1.SourceOpen, s *SourceStream) error {
+		c, err := decodeOpen(spec, open.GetConfig())
+		if err != nil {
+			return err
+		}
+		o := SourceOpen[C]{
+			Config:       c,
+			Instance:     instanceOf(open.GetInstance()),
+			Window:       windowOf(open.GetWindow()),
+			DrainTimeout: drainOf(open.GetDrainTimeout()),
+			HeldKeys:     open.GetHeldKeys(),
+			HeldIDs:      open.GetHeldIds(),
+		}
+		if p := open.GetPosition(); len(p) > 0 {
+			o.Position = p
+		}
+		return run(ctx, o, s)
+	}
+	return r
 }
 
 // SourceOpened says what holds for this configuration and server.
@@ -43,51 +62,3 @@ type SourceStatus struct {
 	LagBytes, Backlog int64
 	Metrics           []Metric
 }
-
-// SourceStream is one open Read stream. Its methods may be called from several goroutines; batches go out in the order
-// of the calls to Send.
-type SourceStream struct{}
-
-// Requests brings Ack, Hold, Release, Window and Stop, in the host's order. It is closed after Stop, and when the stream
-// has ended. It must be read without long pauses.
-func (s *SourceStream) Requests() <-chan Request { panic("TODO") }
-
-// Opened tells the host that the source is ready. Once, before the first Send.
-func (s *SourceStream) Opened(o SourceOpened) error { panic("TODO") }
-
-// Send sends the batch, empties it, and returns the number of its first event; the others follow. position is where the
-// source stands after the whole batch; nil: none. It may block while the host is slow to read.
-func (s *SourceStream) Send(b *Batch, position []byte) (first uint64, err error) { panic("TODO") }
-
-// Held answers a Hold: no batch from now on carries any of these before their Release.
-func (s *SourceStream) Held(keys [][]byte, ids []string) error { panic("TODO") }
-
-// Progress reports a position behind all that was sent which stands for no event.
-func (s *SourceStream) Progress(position []byte) error { panic("TODO") }
-
-// Status reports how the source is doing: at every change of state, and every few seconds. Also before Opened.
-func (s *SourceStream) Status(st SourceStatus) error { panic("TODO") }
-
-// Batch collects events, encoded at once, so that what Add was given may be reused. The zero value is empty and ready.
-type Batch struct{ b wire.Builder }
-
-// Add appends an event. A *LimitError means that it was not added: Reject the row.
-func (b *Batch) Add(e *Event) error {
-	if err := e.Check(); err != nil {
-		return err
-	}
-	b.b.Add(e)
-	return nil
-}
-
-// Reject appends a row that cannot be made into an event; it takes a number like one.
-func (b *Batch) Reject(r Rejected) { panic("TODO") }
-
-// Count is the number of events and rejected rows so far.
-func (b *Batch) Count() int { return b.b.Count() }
-
-// Bytes is the encoded size so far.
-func (b *Batch) Bytes() int { return b.b.Bytes() }
-
-// Fits reports whether an event of that encoded size (Event.Size) still has room in a message. An empty batch takes any.
-func (b *Batch) Fits(size int) bool { return b.b.Fits(size) }
