@@ -1,0 +1,12 @@
+package plugin
+
+import "golang.org/x/sys/unix"
+
+// peerPID is the process that called listen.
+func peerPID(fd int) (int, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
+}
