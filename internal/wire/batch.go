@@ -248,3 +248,24 @@ func BatchOf(message []byte) ([]byte, bool) {
 	}
 	return body, true
 }
+
+// Compact returns a copy that holds only the events to keep, under the same indexes; Raw, Framed and Size may no longer
+// be asked about the others. It has neither position nor destinations, which would keep the memory of the
+// original alive.
+func (b *Batch) Compact(keep func(i int) bool) *Batch {
+	n := 0
+	for i := range b.ends {
+		if keep(i) {
+			n += b.Size(i)
+		}
+	}
+	c := Batch{FirstSeq: b.FirstSeq, Count: b.Count, Redelivered: b.Redelivered, Rejected: b.Rejected}
+	c.events, c.ends = make([]byte, 0, n), make([]uint32, len(b.ends))
+	for i := range b.ends {
+		if keep(i) {
+			c.events = append(c.events, b.events[b.start(i):b.ends[i]]...)
+		}
+		c.ends[i] = uint32(len(c.events))
+	}
+	return &c
+}

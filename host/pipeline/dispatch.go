@@ -1,0 +1,333 @@
+package pipeline
+
+import (
+	"slices"
+
+	"github.com/relevo-io/relevo/internal/wire"
+	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
+)
+
+// down: a sink without keeps_order that fails everything it is given. (One with keeps_order says so itself.)
+func (l *Ledger) down(i int) bool {
+	s := l.sinks[i]
+	return l.rules.DownAfter > 0 && !s.keepsOrder && len(s.failing) >= l.rules.DownAfter
+}
+
+// dispatch sends what may go to a sink. I4: a sink without keeps_order has one event of a key at a time; nothing passes
+// an earlier event of its key; nothing of a key that has failed or is held goes, but its head.
+func (l *Ledger) dispatch(i int) {
+	s := l.sinks[i]
+	if !s.open {
+		return
+	}
+	d := delivery{l: l, i: i, s: s}
+	mark := len(l.out)
+	if s.careful > 0 && s.outstanding == 0 {
+		s.careful = l.stillCareful(i)
+		for _, la := range s.lanes {
+			s.touch(la) // each may go now, alone
+		}
+	}
+	if l.down(i) {
+		l.queueNew(&d)
+		l.probe(&d)
+	} else {
+		l.takeReady(&d)
+		l.takeNew(&d)
+		l.takeReady(&d)
+	}
+	d.flush()
+	if len(d.released) > 0 {
+		// A Release stands before the events that it lets through.
+		l.out = slices.Insert(l.out, mark, Out{i, Release{Keys: d.released}})
+	}
+	s.shorten(4*l.rules.WindowEvents + 64)
+}
+
+// stillCareful is s.careful until everything up to it is settled at this sink.
+func (l *Ledger) stillCareful(i int) uint64 {
+	s := l.sinks[i]
+	for _, b := range l.batches {
+		for o := range b.n {
+			if b.seq(o) > s.careful {
+				return 0
+			}
+			if b.left[o] != gone && b.at[i][o] != settled {
+				return s.careful
+			}
+		}
+	}
+	return 0
+}
+
+// mustWait: the event may be the one that kills the sink, and goes alone.
+func (s *sink) mustWait(seq uint64) bool { return seq <= s.careful && s.outstanding > 0 }
+
+// takeNew goes on from the cursor.
+func (l *Ledger) takeNew(d *delivery) { l.fromCursor(d, true) }
+
+// queueNew puts what is new into its lanes, for a sink that is down.
+func (l *Ledger) queueNew(d *delivery) { l.fromCursor(d, false) }
+
+func (l *Ledger) fromCursor(d *delivery, direct bool) {
+	s := d.s
+	if s.cursor >= l.nextSeq {
+		return
+	}
+	for _, b := range l.batches {
+		if b.first+uint64(b.n) <= s.cursor {
+			continue
+		}
+		at := b.at[d.i]
+		// The common case: a sink that keeps order, no key in trouble anywhere. No key is even looked at.
+		plain := direct && s.keepsOrder && len(s.lanes) == 0 && len(l.held) == 0 && b.rejected == nil && s.careful == 0
+		for o := int(max(s.cursor, b.first) - b.first); o < b.n; o++ {
+			if b.left[o] == gone || at[o] == settled || at[o] == sent {
+				continue
+			}
+			if plain && d.add(b, o) {
+				plain = len(s.lanes) == 0
+				continue
+			}
+			l.queue(d, b, o)
+		}
+		s.cursor = b.first + uint64(b.n)
+	}
+	s.cursor = l.nextSeq
+}
+
+// queue puts an event into its lane, or sends it where the lane has no trouble.
+func (l *Ledger) queue(d *delivery, b *batch, o int) {
+	s := d.s
+	id := l.lane(b, o)
+	la := s.lanes[id]
+	if la == nil && s.keepsOrder && l.held[id] == nil && !b.isRejected(o) && b.at[d.i][o] != discarding &&
+		!s.mustWait(b.seq(o)) && d.add(b, o) {
+		return
+	}
+	if la == nil {
+		la = l.laneAt(d.i, id)
+	}
+	la.insert(b.seq(o))
+	s.touch(la)
+}
+
+// takeReady looks at the lanes in which something may have become possible.
+func (l *Ledger) takeReady(d *delivery) {
+	s := d.s
+	lanes := s.ready
+	s.ready = nil
+	for _, la := range lanes {
+		la.ready = false
+		l.openGate(d, la)
+		for l.sendHead(d, la) {
+		}
+		if s.lanes[la.id] == la && l.idle(d.i, la) {
+			s.forget(la)
+		}
+	}
+}
+
+// probe gives a sink that is down one event, once its back-off is over: of a key that has not failed yet, if there is
+// one, so that each gets its turn.
+func (l *Ledger) probe(d *delivery) {
+	s := d.s
+	if s.outstanding > 0 {
+		return
+	}
+	if !s.probing {
+		if !s.waiting {
+			s.waiting = true
+			l.send(Source, ProbeLater{d.i, len(s.failing)})
+		}
+		return
+	}
+	for _, fresh := range []bool{true, false} {
+		for _, la := range s.ready {
+			if _, failed := s.failing[la.id]; failed == fresh {
+				continue
+			}
+			l.openGate(d, la)
+			if l.sendHead(d, la) {
+				s.probing = false
+				return
+			}
+		}
+	}
+}
+
+// idle: nothing needs the lane any more.
+func (l *Ledger) idle(i int, la *lane) bool {
+	return la.gate == nil && la.fail == nil && la.sent == 0 && l.head(i, la) == 0
+}
+
+// openGate releases a lane whose time has come. Only when every number of it at that sink has ended: else a later
+// event, sent after it, could pass one that is still on its way back (I4, I5).
+func (l *Ledger) openGate(d *delivery, la *lane) {
+	if la.gate == nil || !la.gate.due || la.sent > 0 {
+		return
+	}
+	if h := l.held[la.id]; h != nil && h.head == 0 {
+		return
+	}
+	l.openGateAt(d.s, la, &d.released)
+}
+
+func (l *Ledger) openGateAt(s *sink, la *lane, released *[][]byte) {
+	if la.gate.keyed && s.open && s.keepsOrder {
+		*released = append(*released, la.gate.key)
+	}
+	la.gate = nil
+}
+
+// sendHead sends the first event of a lane if it may go, and reports whether it did, so that the next may be looked at.
+func (l *Ledger) sendHead(d *delivery, la *lane) bool {
+	s := d.s
+	seq := l.head(d.i, la)
+	if seq == 0 || la.gate != nil {
+		return false
+	}
+	b, o := l.find(seq)
+	switch b.at[d.i][o] {
+	case discarding:
+		return false
+	case sent:
+		panic("BUG: an event that is at the sink waits in its lane")
+	}
+	if h := l.held[la.id]; h != nil && h.head != seq {
+		return false
+	}
+	if la.sent > 0 && (!s.keepsOrder || b.isRejected(o)) || s.mustWait(seq) {
+		return false
+	}
+	if b.isRejected(o) { // never offered: it fails here, at the head of its lane
+		r := b.rejected[o]
+		l.refuse(d.i, b, o, pluginv1.ErrorClass_ERROR_CLASS_PERMANENT, r.GetCode(), r.GetMessage())
+		return false
+	}
+	if refusal := d.prepare(b, o); refusal != nil {
+		if la.sent == 0 {
+			l.refuse(d.i, b, o, pluginv1.ErrorClass_ERROR_CLASS_PERMANENT, refusal.Code, refusal.Message)
+		}
+		return false
+	}
+	la.pop()
+	la.sent++
+	d.push(b, o)
+	return true
+}
+
+// delivery collects what one dispatch sends to one sink, in order, as batches.
+type delivery struct {
+	l        *Ledger
+	i        int
+	s        *sink
+	released [][]byte
+
+	batch *wire.SinkBatch // nil: none begun
+	again bool            // of batch: redelivered
+	bytes int
+	dests map[string]uint32
+	route string // destination of the event last prepared
+
+	run      *batch // the events that are not in batch.Events yet: run.frame's from ≤ e < to
+	from, to int
+}
+
+// prepare finds what can be known beforehand to refuse an event, and its destination.
+func (d *delivery) prepare(b *batch, o int) *RouteError {
+	if d.s.MaxEventBytes > 0 && b.size(o) > d.s.MaxEventBytes {
+		return &RouteError{"event_too_large", "the event does not fit into a message to the plugin (max_message_bytes)"}
+	}
+	if d.s.Route == nil {
+		d.route = d.s.Constant
+		return nil
+	}
+	var refusal *RouteError
+	d.route, refusal = d.s.Route(b.raw(o))
+	return refusal
+}
+
+// add sends an event that need not wait for others of its key. False: it must go through its lane.
+func (d *delivery) add(b *batch, o int) bool {
+	if d.prepare(b, o) != nil {
+		return false
+	}
+	d.push(b, o)
+	return true
+}
+
+// push gives the event, which has been prepared, the next number.
+func (d *delivery) push(b *batch, o int) {
+	s, seq := d.s, b.seq(o)
+	// After any opening of the source, what an earlier life had in flight may come once more.
+	repeated := b.at[d.i][o] == again || seq < s.repeat || seq <= uint64(d.l.rules.WindowEvents)
+	size := b.size(o)
+	if d.batch != nil && (d.again != repeated || d.bytes+size > d.limit()) {
+		d.flush()
+	}
+	if d.batch == nil {
+		d.batch = &wire.SinkBatch{FirstSeq: s.next(), Redelivered: repeated}
+		d.again, d.bytes, d.dests = repeated, 0, nil
+	}
+	d.batch.Count++
+	d.bytes += size
+	b.at[d.i][o] = sent
+	s.ring = append(s.ring, seq)
+	s.outstanding++
+	if e := b.event(o); d.run == b && d.to == e {
+		d.to++
+	} else {
+		d.endRun()
+		d.run, d.from, d.to = b, e, e+1
+	}
+	d.destination()
+}
+
+func (d *delivery) destination() {
+	if d.s.Route == nil {
+		if d.route != "" && len(d.batch.Destinations) == 0 {
+			d.batch.Destinations = append(d.batch.Destinations, d.route)
+		}
+		return
+	}
+	k, ok := d.dests[d.route]
+	if !ok {
+		if d.dests == nil {
+			d.dests = map[string]uint32{}
+		}
+		k = uint32(len(d.batch.Destinations))
+		d.dests[d.route] = k
+		d.batch.Destinations = append(d.batch.Destinations, d.route)
+		d.bytes += len(d.route) + 4
+	}
+	d.bytes += 3
+	d.batch.DestinationIndex = append(d.batch.DestinationIndex, k)
+}
+
+// limit of one message, in bytes of events and destinations.
+func (d *delivery) limit() int {
+	if d.s.MaxEventBytes > 0 {
+		return min(wire.MaxBatch-(4<<10), d.s.MaxEventBytes)
+	}
+	return wire.MaxBatch - (4 << 10)
+}
+
+func (d *delivery) endRun() {
+	if d.run != nil {
+		d.batch.Events = append(d.batch.Events, d.run.frame.Framed(d.from, d.to))
+		d.run = nil
+	}
+}
+
+func (d *delivery) flush() {
+	if d.batch == nil {
+		return
+	}
+	d.endRun()
+	if len(d.batch.Destinations) == 1 {
+		d.batch.DestinationIndex = nil
+	}
+	d.l.send(d.i, Deliver{d.batch})
+	d.batch = nil
+}
