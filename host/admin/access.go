@@ -18,7 +18,7 @@ func guard(token string, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		case fromThisMachine(r) && hostIsUs(r.Host):
 			next.ServeHTTP(w, r)
-		case fromThisMachine(r):
+		case token == "" && fromThisMachine(r):
 			writeError(w, http.StatusForbidden, apiError{
 				Code:    "host_not_allowed",
 				Message: "without a token the API answers requests for an IP address or localhost only",

@@ -30,6 +30,7 @@ func TestWhoMayReadTheAPI(t *testing.T) {
 		"rebound name":                        {from: "127.0.0.1:5", host: "evil.example:7070", status: 403, code: "host_not_allowed"},
 		"rebound name that looks right":       {from: "127.0.0.1:5", host: "localhost.evil.example", status: 403, code: "host_not_allowed"},
 		"rebound name, address in front":      {from: "127.0.0.1:5", host: "127.0.0.1.nip.io", status: 403, code: "host_not_allowed"},
+		"any name, token configured":          {token: good, from: "127.0.0.1:5", host: "relay.internal", status: 401, code: "token_missing"},
 		"any name with the token":             {token: good, from: "127.0.0.1:5", host: "relay.internal", auth: "Bearer " + good, status: 200},
 		"afar, none configured":               {from: "10.0.0.7:5", host: "10.0.0.1:7070", status: 403, code: "token_not_configured"},
 		"afar, none configured, empty bearer": {from: "10.0.0.7:5", host: "10.0.0.1", auth: "Bearer ", status: 403, code: "token_not_configured"},

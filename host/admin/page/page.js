@@ -97,7 +97,7 @@ function sourceRow(s) {
 function sinkRow(s) {
   const facts = [processInfo(s), s.failing_keys && count(s.failing_keys) + " failing keys", s.text];
   return h("tr", { key: "sink " + s.name },
-    h("td", { class: "name" }, h("b", {}, s.name + " "), s.plugin !== s.name && s.plugin), h("td", {}, pluginState(s.state)),
+    h("td", { class: "name" }, h("b", {}, "sink "), s.name, s.plugin !== s.name && h("span", { class: "soft" }, " " + s.plugin)), h("td", {}, pluginState(s.state)),
     h("td", { class: "num" }, rate(s.settle_rate)), h("td", { class: "num" }, count(s.events_settled) + " settled"),
     h("td", { class: "num" }, count(s.in_flight_events) + " in flight"), h("td", { class: "wide soft" }, facts.filter(Boolean).join(" · ")));
 }
