@@ -1,0 +1,192 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
+)
+
+// How long a plugin may outlive its host.
+const (
+	eofGrace  = 2 * time.Second  // from the end of stdin
+	lostGrace = 5 * time.Second  // from the loss of the connection
+	noHost    = 15 * time.Second // from the start, when nobody connects
+	slack     = 3 * time.Second  // for a busy machine
+	lookTwice = 500 * time.Millisecond
+)
+
+// everyPlugin are the checks of sources and sinks alike, in order: the first ones find out what the others need.
+var everyPlugin = []check{
+	{
+		name: "handshake", anchor: "handshake", run: handshake,
+		rule: "The first line on stdout is the handshake, within the start time-out; then the health of \"plugin\" is SERVING.",
+	},
+	{name: "describe", anchor: "describe", finds: true, run: describe, rule: "Describe answers without a configuration, with name, version, kind and summary."},
+	{name: "describe-command", anchor: "describe", run: describeCommand, rule: "`<exe> describe` prints the same answer as JSON, without a handshake."},
+	{name: "config-schema", anchor: "configuration", finds: true, run: configSchema, rule: "config_schema is a JSON Schema, and the test's config is valid by it."},
+	{
+		name: "unknown-key", anchor: "configuration", config: true, run: unknownKey,
+		rule: "A configuration with an unknown key ends the stream with a Fault of class CONFIG that names the key.",
+	},
+	{name: "opened-first", anchor: "open", config: true, run: openedFirst, rule: "Open is answered with Opened, once, before anything but Status."},
+	{name: "quiet-stdout", anchor: "handshake", config: true, run: quietStdout, rule: "Nothing but the handshake line goes to stdout."},
+	{
+		name: "bare-environment", anchor: "environment", config: true, run: bareEnvironment,
+		rule: "The plugin works with nothing in its environment but what the handshake needs.",
+	},
+	{name: "signals", anchor: "ending", config: true, run: signals, rule: "SIGTERM and SIGINT do not end the plugin: the host ends it, after its drain."},
+	{name: "stdin-eof", anchor: "ending", config: true, run: stdinEOF, rule: "The plugin exits within 2 s when its stdin ends, also with a stream open."},
+	{name: "connection-lost", anchor: "ending", config: true, run: connectionLost, rule: "The plugin exits within 5 s when the host's connection is lost."},
+	{name: "second-stream", anchor: "open", config: true, run: secondStream, rule: "After Stopped another stream can be opened on the same process."},
+}
+
+// nobodyConnects takes as long as all the others together, and runs beside them.
+var nobodyConnects = check{
+	name: "nobody-connects", anchor: "ending", rule: "The plugin exits by itself when no host connects within 15 s.",
+	run: func(ctx context.Context, r *attempt) error {
+		p, err := r.start(ctx, r.usualEnv())
+		if err != nil {
+			return err
+		}
+		return p.exits(ctx, noHost+slack)
+	},
+}
+
+func handshake(ctx context.Context, r *attempt) error {
+	_, err := r.connected(ctx)
+	return err
+}
+
+// opened starts the plugin and opens a stream.
+func (r *attempt) opened(ctx context.Context) (*process, opened, error) {
+	p, err := r.connected(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := r.open(ctx, p)
+	return p, s, err
+}
+
+// opened is an open stream of either kind.
+type opened interface {
+	stop(ctx context.Context) error
+	// works demands that the stream is still of use.
+	works(ctx context.Context, r *attempt) error
+}
+
+func (r *attempt) open(ctx context.Context, p *process) (opened, error) {
+	if r.described.GetKind() == pluginv1.PluginKind_PLUGIN_KIND_SOURCE {
+		return r.openSource(ctx, p, sourceOptions{})
+	}
+	return r.openSink(ctx, p)
+}
+
+func openedFirst(ctx context.Context, r *attempt) error {
+	_, s, err := r.opened(ctx)
+	if err != nil {
+		return err
+	}
+	return s.stop(ctx)
+}
+
+func quietStdout(ctx context.Context, r *attempt) error {
+	p, s, err := r.opened(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.works(ctx, r); err != nil {
+		return err
+	}
+	if err := s.stop(ctx); err != nil {
+		return err
+	}
+	if err := p.stdin.Close(); err != nil {
+		return fmt.Errorf("close stdin: %w", err)
+	}
+	_ = p.exits(ctx, eofGrace+slack) // its own check
+	if n := p.junk.size(); n > 0 {
+		return fmt.Errorf("%d bytes came behind the handshake, the last of them: %q", n, p.junk.lines())
+	}
+	return nil
+}
+
+func bareEnvironment(ctx context.Context, r *attempt) error {
+	p, err := r.start(ctx, r.authorEnv())
+	if err != nil {
+		return err
+	}
+	if err := p.connect(ctx, r.spec.startTimeout()); err != nil {
+		return err
+	}
+	s, err := r.open(ctx, p)
+	if err != nil {
+		return err
+	}
+	return s.stop(ctx)
+}
+
+func signals(ctx context.Context, r *attempt) error {
+	p, s, err := r.opened(ctx)
+	if err != nil {
+		return err
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		if err := p.signal(sig); err != nil {
+			return err
+		}
+		if err := p.stays(ctx, lookTwice); err != nil {
+			return fmt.Errorf("after %v: %w", sig, err)
+		}
+		if err := s.works(ctx, r); err != nil {
+			return fmt.Errorf("after %v: %w", sig, err)
+		}
+	}
+	return s.stop(ctx)
+}
+
+func stdinEOF(ctx context.Context, r *attempt) error {
+	p, _, err := r.opened(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.stdin.Close(); err != nil {
+		return fmt.Errorf("close stdin: %w", err)
+	}
+	return p.exits(ctx, eofGrace)
+}
+
+func connectionLost(ctx context.Context, r *attempt) error {
+	p, _, err := r.opened(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.conn.Close(); err != nil {
+		return fmt.Errorf("close the connection: %w", err)
+	}
+	return p.exits(ctx, lostGrace)
+}
+
+func secondStream(ctx context.Context, r *attempt) error {
+	p, s, err := r.opened(ctx)
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := s.works(ctx, r); err != nil {
+			return err
+		}
+		if err := s.stop(ctx); err != nil {
+			return err
+		}
+		if s, err = r.open(ctx, p); err != nil {
+			return fmt.Errorf("open another stream: %w", err)
+		}
+	}
+	if err := p.healthy(ctx); err != nil {
+		return err
+	}
+	return s.stop(ctx)
+}

@@ -1,0 +1,155 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
+)
+
+// monitor guards what is known of a stream and wakes those who wait for it to change.
+type monitor struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced at each change; nil: nobody waits
+}
+
+// update changes what is guarded.
+func (m *monitor) update(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+	if m.changed != nil {
+		close(m.changed)
+		m.changed = nil
+	}
+}
+
+// look reads what is guarded.
+func (m *monitor) look(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
+// wait returns when cond says true or an error. cond is called under the lock.
+func (m *monitor) wait(ctx context.Context, cond func() (bool, error)) error {
+	for {
+		m.mu.Lock()
+		done, err := cond()
+		if done || err != nil {
+			m.mu.Unlock()
+			return err
+		}
+		if m.changed == nil {
+			m.changed = make(chan struct{})
+		}
+		changed := m.changed
+		m.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ending is what both kinds of streams know of their end and of what was broken before it.
+type ending struct {
+	monitor
+	broken  error           // the first rule that was broken
+	fault   *pluginv1.Fault // the last message, if it was one
+	stopped bool            // Stopped has come
+	ended   error           // why the stream ended: io.EOF or gRPC's error; nil: it is open
+}
+
+// receive takes messages until the stream ends or breaks a rule.
+func (e *ending) receive(recv func() error) {
+	for {
+		if err := recv(); err != nil {
+			e.update(func() { e.ended = err })
+			return
+		}
+	}
+}
+
+// breach notes a broken rule. Called under the lock.
+func (e *ending) breach(err error) {
+	if e.broken == nil {
+		e.broken = err
+	}
+}
+
+// until waits for cond, and reports a broken rule, a fault or an end of the stream that come first.
+func (e *ending) until(ctx context.Context, what string, cond func() bool) error {
+	err := e.wait(ctx, func() (bool, error) {
+		switch {
+		case e.broken != nil:
+			return false, e.broken
+		case cond():
+			return true, nil
+		case e.fault != nil:
+			return false, fmt.Errorf("the stream ended with a fault: %s", faultText(e.fault))
+		case errors.Is(e.ended, io.EOF):
+			return false, errors.New("the plugin ended the stream without Fault or Stopped")
+		case e.ended != nil:
+			return false, fmt.Errorf("the stream broke: %w", e.ended)
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w", what, err)
+	}
+	return nil
+}
+
+// settles waits until cond, but not longer than it takes to believe that nothing comes any more.
+func (e *ending) settles(ctx context.Context, quiet time.Duration, what string, cond func() bool) error {
+	short, cancel := context.WithTimeout(ctx, quiet)
+	defer cancel()
+	err := e.until(short, what, cond)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil
+	}
+	return err
+}
+
+// faulted waits until the stream has ended by itself with a Fault.
+func (e *ending) faulted(ctx context.Context) (*pluginv1.Fault, error) {
+	err := e.wait(ctx, func() (bool, error) {
+		switch {
+		case e.broken != nil:
+			return false, e.broken
+		case e.ended != nil && e.fault == nil:
+			return false, fmt.Errorf("the stream ended without Fault: %w", e.ended)
+		}
+		return e.ended != nil, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for the Fault and the end of the stream: %w", err)
+	}
+	return e.fault, nil
+}
+
+func faultText(f *pluginv1.Fault) string {
+	s := fmt.Sprintf("%s (%s): %s", f.GetCode(), className(f.GetClass()), f.GetMessage())
+	if f.GetHint() != "" {
+		s += "; " + f.GetHint()
+	}
+	return s
+}
+
+func className(c pluginv1.ErrorClass) string {
+	switch c {
+	case pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT:
+		return "TRANSIENT"
+	case pluginv1.ErrorClass_ERROR_CLASS_PERMANENT:
+		return "PERMANENT"
+	case pluginv1.ErrorClass_ERROR_CLASS_CONFIG:
+		return "CONFIG"
+	}
+	return "no class"
+}

@@ -1,0 +1,177 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
+)
+
+// sourceOptions are what differs between the streams that checks open.
+type sourceOptions struct {
+	config   []byte           // nil: the suite's
+	window   *pluginv1.Window // nil: wide
+	position []byte
+	heldKeys []string
+}
+
+// sourceStream is one open Read stream, held to the rules while it runs.
+type sourceStream struct {
+	ending
+	*sourceLedger // guarded by ending.mu
+
+	client pluginv1.SourceService_ReadClient
+	gate   chan struct{} // receiving waits for it; nil: it does not
+}
+
+// openSource opens a stream and waits for Opened. The stream ends with ctx.
+func (r *attempt) openSource(ctx context.Context, p *process, o sourceOptions) (*sourceStream, error) {
+	s, err := r.readSource(ctx, p, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.until(ctx, "Opened", func() bool { return s.opened != nil })
+}
+
+// readSource opens a stream without waiting for the answer.
+func (r *attempt) readSource(ctx context.Context, p *process, o sourceOptions) (*sourceStream, error) {
+	client, err := pluginv1.NewSourceServiceClient(p.conn).Read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("call Read: %w", err)
+	}
+	p.attempts++
+	if o.config == nil {
+		o.config = r.config
+	}
+	if o.window == nil {
+		o.window = &pluginv1.Window{Events: windowEvents, Bytes: windowBytes}
+	}
+	s := &sourceStream{sourceLedger: newSourceLedger(o.window), client: client}
+	open := &pluginv1.SourceOpen{
+		Config: o.config, Instance: r.instance(p, "source"), Window: o.window, DrainTimeout: durationpb.New(drainTimeout), Position: o.position,
+	}
+	for _, k := range o.heldKeys { // they count as answered
+		open.HeldKeys = append(open.HeldKeys, []byte(k))
+		s.asked[k], s.held[k] = true, true
+	}
+	if err := s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Open{Open: open}}); err != nil {
+		return nil, err
+	}
+	p.reads.Go(func() { s.receive(s.recv) }) // ends with the connection of p
+	return s, nil
+}
+
+func (s *sourceStream) recv() error {
+	m, err := s.client.Recv()
+	if err != nil {
+		return err
+	}
+	var gate chan struct{}
+	s.update(func() {
+		if s.stopped || s.fault != nil {
+			s.breach(fmt.Errorf("%T came after the last message", m.GetMessage()))
+		}
+		if err := s.received(m); err != nil {
+			s.breach(err)
+		}
+		s.fault, s.stopped = m.GetFault(), m.GetStopped() != nil
+		gate = s.gate
+	})
+	if gate != nil {
+		<-gate
+	}
+	return nil
+}
+
+func (s *sourceStream) write(m *pluginv1.ReadRequest) error {
+	if err := s.client.Send(m); err != nil {
+		// Send says only EOF; the reason is on the receiving side.
+		reason := s.until(s.client.Context(), "the end of the stream", func() bool { return false })
+		return fmt.Errorf("send %T: %w", m.GetMessage(), reason)
+	}
+	return nil
+}
+
+// ackThrough acks every open number up to seq, as far as positions allow.
+func (s *sourceStream) ackThrough(seq uint64) error {
+	var a *pluginv1.SourceAck
+	s.update(func() { a = s.ack(seq) })
+	if a == nil {
+		return nil
+	}
+	return s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Ack{Ack: a}})
+}
+
+// ackAll acks everything that was read.
+func (s *sourceStream) ackAll() error {
+	var last uint64
+	s.look(func() { last = uint64(len(s.readings)) })
+	return s.ackThrough(last)
+}
+
+// reads waits until n events in all have come on this stream.
+func (s *sourceStream) reads(ctx context.Context, n int) error {
+	err := s.until(ctx, fmt.Sprintf("%d events", n), func() bool { return len(s.readings) >= n })
+	if err != nil {
+		s.look(func() { err = fmt.Errorf("%w (%d have come)", err, len(s.readings)) })
+	}
+	return err
+}
+
+func (s *sourceStream) widen(w *pluginv1.Window) error {
+	s.update(func() { s.window = w })
+	return s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Window{Window: w}})
+}
+
+// stop sends Stop and waits for Stopped and the end of the stream.
+func (s *sourceStream) stop(ctx context.Context) error {
+	if err := s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Stop{Stop: &pluginv1.Stop{}}}); err != nil {
+		return err
+	}
+	return s.stoppedWithin(ctx)
+}
+
+// works demands that the stream takes a message and does not end by it.
+func (s *sourceStream) works(ctx context.Context, _ *attempt) error {
+	if err := s.widen(s.window); err != nil {
+		return err
+	}
+	return s.until(ctx, "nothing", func() bool { return s.ended == nil })
+}
+
+// ids of what was read so far, in order, of one key or of all.
+func (s *sourceStream) ids(which func(r *reading) bool) (ids []string) {
+	s.look(func() {
+		for _, r := range s.readings {
+			if which == nil || which(r) {
+				ids = append(ids, r.id)
+			}
+		}
+	})
+	return ids
+}
+
+func (s *sourceStream) lastPosition() (position []byte) {
+	s.look(func() { position = s.position })
+	return position
+}
+
+// put puts events into the source. A source that makes its own needs no help.
+func (r *attempt) put(ctx context.Context, events, keys int) error {
+	if r.noEvents != "" {
+		return notRun("%s", r.noEvents)
+	}
+	if len(r.spec.Put) == 0 {
+		return nil
+	}
+	argv := make([]string, len(r.spec.Put))
+	for i, a := range r.spec.Put {
+		a = strings.ReplaceAll(a, "{events}", strconv.Itoa(events))
+		argv[i] = strings.ReplaceAll(a, "{keys}", strconv.Itoa(keys))
+	}
+	return r.command(ctx, argv)
+}
