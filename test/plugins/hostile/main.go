@@ -114,12 +114,13 @@ func hostileStderr() {
 }
 
 // escape leaves a child outside the group that keeps stdout and stderr open.
-func escape() {
+func escape() (pid int) {
 	cmd := exec.Command("sleep", "50")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	must(cmd.Start())
 	say(fmt.Sprintf("escaped %d", cmd.Process.Pid))
+	return cmd.Process.Pid
 }
 
 // stranger lets a process outside the group listen.
@@ -152,7 +153,8 @@ func describe(name string) {
 			_, _ = fmt.Print(chunk)
 		}
 	case "sink-escape":
-		escape()
+		pid := escape()
+		must(os.WriteFile(os.Args[0]+".pid", fmt.Append(nil, pid), 0o600))
 		_, _ = fmt.Println(good)
 	default:
 		_, _ = fmt.Println(good)
