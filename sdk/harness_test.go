@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
@@ -212,5 +211,3 @@ func (s *sinkHost) untilStopped(l *ledger) {
 }
 
 func clone[M proto.Message](m M) M { return proto.Clone(m).(M) }
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

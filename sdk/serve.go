@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 )
 
@@ -25,8 +26,6 @@ const crashGrace = 250 * time.Millisecond
 
 // serve makes the handshake and serves until the host goes. It returns the exit code.
 func serve(r *registration) int {
-	// go-plugin swaps os.Stdout and os.Stderr for pipes that only a host which asks for them reads: anyone else's plugin
-	// would block on its 64th kilobyte of output. Logs go to the real stderr, and so does what is printed.
 	stderr := os.Stderr
 	slog.SetDefault(newLogger(stderr, os.Getenv(levelKey)))
 
@@ -34,7 +33,16 @@ func serve(r *registration) int {
 	// do it before. A channel that nobody reads drops the signals, and unlike signal.Ignore is not inherited by children.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM)
 
-	l := newLifeline(func() { os.Stdout, os.Stderr = stderr, stderr })
+	// go-plugin swaps os.Stdout and os.Stderr for pipes that only a host which asks for them reads: anyone else's plugin
+	// would block on its 64th kilobyte of output. Logs go to the real stderr, and so does what is printed. So does what
+	// goes past the variables, by a copy made early or from C: file 1 has served its purpose with the handshake, which
+	// the host has read when it connects.
+	l := newLifeline(func() {
+		os.Stdout, os.Stderr = stderr, stderr
+		if err := unix.Dup2(2, 1); err != nil {
+			slog.Warn("redirect stdout", "err", err)
+		}
+	})
 	r.crash = func() { time.AfterFunc(crashGrace, func() { l.end(exitPanic, "panic in the plugin") }) }
 	go l.watchInput(os.Stdin)
 
