@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/big"
@@ -150,6 +151,10 @@ func (c *checker) leaf(e *jsonschema.ValidationError) {
 	case *kind.Pattern:
 		c.value(path, CodeBadValue, c.wantsPattern(c.root.at(c.top, path), k.Want))
 	case *kind.MinLength:
+		if k.Want == 1 && v.from {
+			c.file.report(v.place, CodeBadValue, "", "%s is empty after substitution", c.name(path))
+			return
+		}
 		if k.Want == 1 {
 			c.file.report(v.owner(), CodeBadValue, "", "%s is empty", c.name(path))
 			return
@@ -381,10 +386,10 @@ func (c *checker) wantsPattern(at candidates, pattern string) string {
 		if known, ok := patternWords[pattern]; ok {
 			return known
 		}
-		if s.Title == "" {
+		if s.Title == "" && len(s.Examples) == 0 {
 			continue
 		}
-		words := s.Title
+		words := cmp.Or(s.Title, "text")
 		for i, x := range s.Examples {
 			if i == 0 {
 				words += " such as "

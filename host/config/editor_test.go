@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -87,6 +88,8 @@ sinks: [{plugin: nats, to: x, config: {servers: ["nats://u:hunter2@a:1"], auth: 
 	require.JSONEq(t, `{"dsn": "postgres://u:***@db/a?x=1", "password": "***", "batch": 5}`, string(p.Source.Masked()))
 	require.JSONEq(t, `{"servers": ["nats://u:***@a:1"], "auth": {"user": "u", "token": "***"}}`, string(p.Sinks[0].Masked()))
 	require.False(t, bytes.Contains(p.Source.Masked(), []byte(secretForTest)))
+	require.Equal(t, []string{secretForTest}, slices.Compact(p.Source.Secrets()))
+	require.Equal(t, []string{secretForTest}, slices.Compact(p.Sinks[0].Secrets()))
 }
 
 func TestMaskText(t *testing.T) {

@@ -25,6 +25,46 @@ func (p Plugin) Masked() []byte {
 	return b
 }
 
+// Secrets are the values that may not be shown: those that the schema marks writeOnly, passwords in URLs, and the
+// values of Env. For hiding them in text that others wrote.
+func (p Plugin) Secrets() []string {
+	var all []string
+	for _, v := range p.Env {
+		all = append(all, v)
+	}
+	x, err := jsonschema.UnmarshalJSON(bytes.NewReader(p.Config))
+	if err != nil {
+		return all
+	}
+	s, err := compileSchema(p.Describe.GetConfigSchema())
+	if err != nil {
+		return all
+	}
+	var walk func(x any, c candidates, secret bool)
+	walk = func(x any, c candidates, secret bool) {
+		secret = secret || c.secret()
+		switch x := x.(type) {
+		case map[string]any:
+			for k, v := range x {
+				walk(v, c.property(k), secret)
+			}
+		case []any:
+			for i, v := range x {
+				walk(v, c.item(i), secret)
+			}
+		case string:
+			if secret {
+				all = append(all, x)
+			}
+			if m := urlPassword.FindStringSubmatchIndex(x); m != nil {
+				all = append(all, x[m[3]:m[1]-1])
+			}
+		}
+	}
+	walk(x, expand(s), false)
+	return all
+}
+
 func maskValue(x any, c candidates) any {
 	if c.secret() {
 		return mask

@@ -245,12 +245,17 @@ func (d *document) plugin(v *value, kind plugin.Kind, path string, plugins map[p
 		if known.found.Path == "" {
 			code = CodePluginNotFound
 		}
-		message := known.err.Error()
+		message, hint := known.err.Error(), ""
+		if e, ok := errors.AsType[*plugin.LaunchError](known.err); ok {
+			short := *e
+			short.Hint = ""
+			message, hint = strings.ReplaceAll(short.Error(), "\n", " "), e.Hint
+		}
 		if named.from {
-			message = fmt.Sprintf("the %s plugin that ${…} names cannot be used", kind)
+			hint, message = "", fmt.Sprintf("the %s plugin that ${…} names cannot be used", kind)
 		}
 		d.file.hide(config)
-		d.file.report(named.place, code, "", "%s", message)
+		d.file.report(named.place, code, hint, "%s", message)
 		return p
 	}
 	p.Path, p.Describe = known.found.Path, known.describe

@@ -9,19 +9,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/relevo-io/relevo/sdk"
 )
 
 func TestParseDuration(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]time.Duration{
 		"0": 0, "0s": 0, "250ms": 250 * time.Millisecond, "1m30s": 90 * time.Second, "2d": 48 * time.Hour, "1d12h": 36 * time.Hour,
-		"1.5h": 90 * time.Minute, "0.5d": 12 * time.Hour, "10µs": 10 * time.Microsecond,
+		"1.5h": 90 * time.Minute, "0.5d": 12 * time.Hour, "100000d": 100000 * 24 * time.Hour, "10µs": 10 * time.Microsecond,
 	} {
 		got, err := ParseDuration(s)
 		require.NoError(t, err, s)
 		require.Equal(t, want, got, s)
 	}
-	for _, s := range []string{"", "1", "-1s", "s", "1x", "1s ", "1 s", "1s2", "106752d", "99999999999999999999s", "100000d100000d", ".5s", "1e3s"} {
+	for _, s := range []string{"", "1", "-1s", "s", "1x", "1s ", "1 s", "1s2", "106752d", "1s2d", "99999999999999999999s", "100000d100000d", ".5s", "+1s", "1e3s"} {
 		_, err := ParseDuration(s)
 		require.Error(t, err, s)
 	}
@@ -30,13 +32,13 @@ func TestParseDuration(t *testing.T) {
 func TestParseSize(t *testing.T) {
 	t.Parallel()
 	for s, want := range map[string]int64{
-		"0": 0, "4096": 4096, "1B": 1, "500kB": 500_000, "2MB": 2_000_000, "1KiB": 1024, "64MiB": 64 << 20, "1 GiB": 1 << 30,
+		"0": 0, "4096": 4096, "1B": 1, "500kB": 500_000, "2MB": 2_000_000, "1KiB": 1024, "64MiB": 64 << 20, "1GiB": 1 << 30, "2GB": 2e9, "1.5KiB": 1536, "1.50kB": 1500,
 	} {
 		got, err := ParseSize(s)
 		require.NoError(t, err, s)
 		require.Equal(t, want, got, s)
 	}
-	for _, s := range []string{"", "MiB", "-1", "1.5MiB", "1mb", "1KB", "1GB", "1  GiB", "9223372036854775808", "9007199254740992GiB"} {
+	for _, s := range []string{"", "MiB", "-1", "1.5", "1.0001KiB", "1mb", "1KB", "1GIB", "1 GiB", "9223372036854775808", "9007199254740992GiB"} {
 		_, err := ParseSize(s)
 		require.Error(t, err, s)
 	}
@@ -58,6 +60,26 @@ func TestDurationRoundTrip(t *testing.T) {
 		if _, err := ParseDuration(s); err == nil {
 			require.Regexp(t, form, s)
 		}
+	})
+}
+
+// A plugin reads what the host reads, as the same.
+func TestUnitsAgreeWithSDK(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.OneOf(
+			rapid.StringMatching(`([0-9]{1,6}(\.[0-9]{1,3})?d)?([0-9]{1,4}(\.[0-9]{1,3})?(ns|us|µs|ms|s|m|h)){0,3}`),
+			rapid.StringMatching(`[0-9]{0,20}(\.[0-9]{0,4})?(B|kB|MB|GB|KiB|MiB|GiB|x)?`),
+			rapid.String(),
+		).Draw(t, "text")
+		d, err := ParseDuration(s)
+		sd, serr := sdk.ParseDuration(s)
+		require.Equal(t, serr == nil, err == nil, "duration %q: %v, %v", s, err, serr)
+		require.Equal(t, time.Duration(sd), d, s)
+		n, err := ParseSize(s)
+		sn, serr := sdk.ParseSize(s)
+		require.Equal(t, serr == nil, err == nil, "size %q: %v, %v", s, err, serr)
+		require.Equal(t, int64(sn), n, s)
 	})
 }
 
