@@ -18,13 +18,13 @@ func stacks() []byte {
 	return b[:runtime.Stack(b, true)]
 }
 
-func requireCode(t *testing.T, err error, code string) *LaunchError {
+func requireCode(t *testing.T, err error, code string) {
 	t.Helper()
 	e, ok := errors.AsType[*LaunchError](err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, code, e.Code, "%v", err)
 	require.NotEmpty(t, e.Hint, "%v", err)
-	return e
+	require.NotEmpty(t, e.Path, "%v", err)
 }
 
 func TestLaunchErrors(t *testing.T) {
@@ -45,6 +45,7 @@ func TestLaunchErrors(t *testing.T) {
 		{mode: "nobody", code: CodeUnhealthy, says: []string{"no such file or directory"}},
 		{mode: "not-serving", code: CodeUnhealthy, says: []string{"NOT_SERVING"}},
 		{mode: "no-health", code: CodeUnhealthy, says: []string{"unknown service grpc.health.v1.Health"}},
+		{mode: "lifeline-first", path: "nostdin.sh", code: CodeExited, says: []string{"right after the handshake (exit status 0)", "wrapper"}},
 		{path: "noshebang.sh", code: CodeWrongFormat, says: []string{"exec format error", "#!/bin/sh"}},
 		{path: "nointerpreter.sh", code: CodeMissingInterpreter, says: []string{"/nonexistent/interpreter"}},
 		{path: "notexecutable.sh", code: CodeNotExecutable, says: []string{"chmod +x"}},
@@ -60,8 +61,8 @@ func TestLaunchErrors(t *testing.T) {
 			start := time.Now()
 			p, err := Launch(t.Context(), s)
 			require.Nil(t, p)
-			e := requireCode(t, err, c.code)
-			require.Equal(t, s.Path, e.Path)
+			requireCode(t, err, c.code)
+			require.ErrorContains(t, err, s.Path)
 			for _, text := range c.says {
 				require.ErrorContains(t, err, text)
 			}

@@ -31,6 +31,9 @@ func serve(mode string) {
 	if mode == "long-line" {
 		_, _ = fmt.Println(strings.Repeat("x", 200<<10)) // with nobody to read it, this blocks
 	}
+	if mode == "lifeline-first" {
+		lifeline(func() { os.Exit(0) })
+	}
 	if mode != "deaf" {
 		go lifeline(func() { os.Exit(0) })
 	}
