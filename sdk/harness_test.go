@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/relevo-io/relevo/internal/wire"
@@ -154,6 +153,15 @@ type ledger struct {
 	last *pluginv1.WriteResponse
 }
 
+// whats lists what became of the numbers from 1 on.
+func (l *ledger) whats() []string {
+	var w []string
+	for seq := uint64(1); seq <= uint64(len(l.ends)); seq++ {
+		w = append(w, l.ends[seq].what)
+	}
+	return w
+}
+
 func newLedger(t testing.TB) *ledger { return &ledger{t: t, ends: map[uint64]outcome{}} }
 
 func (l *ledger) endOne(seq uint64, o outcome) {
@@ -209,5 +217,3 @@ func (s *sinkHost) untilStopped(l *ledger) {
 		l.apply(m)
 	}
 }
-
-func clone[M proto.Message](m M) M { return proto.Clone(m).(M) }
