@@ -16,8 +16,12 @@ type hold struct {
 	due      bool   // it may be read again, once it is answered and every number of it has ended
 }
 
-// OnFailingLong: the lane has been failing for long. It goes back to the source.
-func (l *Ledger) OnFailingLong(id Lane) {
+// OnFailingLong: the lane has been failing at a sink for long. It goes back to the source. attempts tells which failure
+// is meant; an older one is ignored.
+func (l *Ledger) OnFailingLong(i int, id Lane, attempts int) {
+	if la := l.sinks[i].lanes[id]; la == nil || la.fail == nil || la.fail.Attempts != attempts {
+		return
+	}
 	l.hold(id)
 	l.step()
 }

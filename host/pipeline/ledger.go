@@ -84,6 +84,12 @@ type batch struct {
 	arrived  time.Time
 }
 
+// finished is a batch every number of which is settled.
+type finished struct {
+	arrived time.Time
+	events  int
+}
+
 // mark is a position, good once every number through seq is settled.
 type mark struct {
 	seq uint64
@@ -118,6 +124,7 @@ type Ledger struct {
 	marks        []mark
 	storing      bool   // a StorePosition is under way
 	stored       []byte // the durable position
+	ackedThrough uint64 // with positions: what the source has been told
 	ackable      seqRanges
 	returned     seqRanges
 
@@ -126,7 +133,7 @@ type Ledger struct {
 	sinks     []*sink
 	discarded map[Discard]uint64 // durable; the number that the event came back under, 0 if it has not
 
-	settledEvents uint64 // ever, at every sink
+	finished []finished // batches whose last number has ended, for who wants to know how long they took
 }
 
 // ProtocolError is a message that a correct plugin cannot send.
@@ -164,7 +171,7 @@ func (l *Ledger) openAll() {
 	for d := range l.discarded {
 		l.discarded[d] = 0
 	}
-	l.ackable, l.returned = nil, nil
+	l.ackable, l.returned, l.ackedThrough = nil, nil, 0
 	for i, s := range l.sinks {
 		s.reset()
 		s.lanes, s.failing = map[Lane]*lane{}, map[Lane]struct{}{}
@@ -432,6 +439,7 @@ func (l *Ledger) filter(b *batch) {
 			if !wanted {
 				b.at[i][o] = settled
 				b.left[o]--
+				s.filtered++
 			}
 		}
 	}
@@ -481,8 +489,10 @@ func (l *Ledger) OnStop() {
 
 // done: an entry is settled at every sink (I1).
 func (l *Ledger) done(b *batch, o int) {
-	l.settledEvents++
 	b.pending--
+	if b.pending == 0 {
+		l.finished = append(l.finished, finished{b.arrived, b.n})
+	}
 	if l.hasPositions {
 		return // it leaves with its position, so that the distance is measured from there
 	}

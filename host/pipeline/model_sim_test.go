@@ -147,8 +147,8 @@ func (w *world) hostChoices(add, timer func(int, func())) {
 					w.flush()
 				})
 			}
-			if h.held[h.hash(l)] == nil && h.holdsKeys && len(h.held) < h.rules.MaxHeld && !w.noHold && h.sourceOpen && h.mayHold(h.hash(l)) {
-				timer(1, func() { w.tr("failing long %s", l); h.OnFailingLong(h.hash(l)); w.flush() })
+			if la.fail != nil && h.held[h.hash(l)] == nil && h.holdsKeys && len(h.held) < h.rules.MaxHeld && !w.noHold && h.sourceOpen && h.mayHold(h.hash(l)) {
+				timer(1, func() { w.tr("failing long %s", l); h.OnFailingLong(i, h.hash(l), la.fail.Attempts); w.flush() })
 			}
 		}
 		if h.down(i) && h.Ledger.sinks[i].waiting {

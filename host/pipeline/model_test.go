@@ -327,9 +327,9 @@ func (w *world) carryOut(o Out) {
 var profiles = []string{"poll1", "poll-fan", "log1", "log-fan", "poison", "poison-fan", "poison-log"}
 
 // configure makes a run from its profile and seed.
-func configure(profile string, seed uint64, filter string) config {
+func configure(profile string, seed uint64, filter string) schedule {
 	r := rand.New(rand.NewPCG(seed, 1))
-	c := config{
+	c := schedule{
 		seed: seed, keys: 2 + r.IntN(3), events: 20 + r.IntN(41), refuse: []float64{0, 0.1, 0.3}[r.IntN(3)], forever: 0.2,
 		faults: r.IntN(6), unknown: r.IntN(2) == 0, bad: r.IntN(3) == 0,
 	}

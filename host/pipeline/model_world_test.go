@@ -58,7 +58,7 @@ type sourceProc struct {
 	stop    bool
 }
 
-type config struct {
+type schedule struct {
 	seed     uint64
 	set      mSettings
 	keys     int
@@ -79,7 +79,7 @@ type config struct {
 }
 
 type world struct {
-	config
+	schedule
 	rng    *rand.Rand
 	rows   []*row
 	nextID int
@@ -118,9 +118,9 @@ type world struct {
 	st        struct{ maxLanes, maxHeld, holds, distance int }
 }
 
-func newWorld(c config) *world {
+func newWorld(c schedule) *world {
 	n := len(c.set.Sinks)
-	w := &world{config: c, rng: rand.New(rand.NewPCG(c.seed, 7)), durDisc: map[[2]int]bool{}, refusals: map[[2]int]*refusal{}, perKey: map[string][]int{}}
+	w := &world{schedule: c, rng: rand.New(rand.NewPCG(c.seed, 7)), durDisc: map[[2]int]bool{}, refusals: map[[2]int]*refusal{}, perKey: map[string][]int{}}
 	w.snk, w.down, w.sinkOpenDue = make([]*sinkProc, n), make([]bool, n), make([]bool, n)
 	w.fromSink, w.toSink = make([][]any, n), make([][]any, n)
 	w.sinkCrash, w.unk, w.holdDup = make([]int, n), make([]int, n), make([]int, n)

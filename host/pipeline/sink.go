@@ -32,6 +32,8 @@ type sink struct {
 	probing bool              // a sink that is down may be given one event now
 	waiting bool              // … once its back-off is over
 
+	acked, filtered uint64 // ever
+
 	crashes    int    // in a row, with the same first event
 	crashFirst uint64 // that event
 	careful    uint64 // source numbers up to it are given one at a time: one of them kills the sink
@@ -307,6 +309,7 @@ func (l *Ledger) ack(i int, n uint64) error {
 		delete(l.relapsing, l.lane(b, o))
 	}
 	s.ended(n)
+	s.acked++
 	b.at[i][o] = settled
 	b.left[o]--
 	if b.left[o] == 0 {

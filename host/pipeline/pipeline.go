@@ -1,0 +1,536 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/relevo-io/relevo/host/config"
+	"github.com/relevo-io/relevo/host/state"
+	"github.com/relevo-io/relevo/host/telemetry"
+	"github.com/relevo-io/relevo/internal/failpoint"
+	"github.com/relevo-io/relevo/internal/wire"
+	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
+)
+
+// Times that are not configurable.
+const (
+	holdAfter      = 5 * time.Second // a key that has been failing for so long is held
+	permanentRetry = time.Minute     // how often the head of a permanently refused key is tried again
+	tick           = 500 * time.Millisecond
+	closeTimeout   = 5 * time.Second // for a plugin to exit, after its stream has stopped
+	discardMemory  = 7 * 24 * time.Hour
+	downAfter      = 4 // keys in a row that a sink without keeps_order fails before it counts as down
+)
+
+// ErrDrainTimeout means that a drain was cut short: what was in flight will be repeated.
+var ErrDrainTimeout = errors.New("drain timed out")
+
+// Settings of a Pipeline.
+type Settings struct {
+	Config     *config.Pipeline
+	State      *state.DB
+	HostID     string
+	RuntimeDir string // see plugin.RuntimeDir
+	Log        *slog.Logger
+	Metrics    *telemetry.Pipeline
+}
+
+// Pipeline moves events from one source to its sinks. One goroutine, the loop, owns the ledger and everything about it;
+// the goroutines of the plugin instances and of the state writer tell it what happens and carry out what it says.
+type Pipeline struct {
+	set     Settings
+	log     *slog.Logger
+	sinks   []*instance
+	source  *instance
+	writer  *stateWriter
+	inbox   chan func()
+	done    chan struct{} // closed when the loop has ended
+	drain   chan struct{} // closed by Drain
+	drainMu sync.Once
+	status  atomic.Pointer[Status]
+	tried   atomic.Bool // every plugin had its first start attempt
+
+	// Everything below belongs to the loop.
+	ledger      *Ledger
+	timers      timers
+	waitSource  *OpenSource // ordered, until every sink is open
+	settleEpoch int
+	draining    bool
+	drained     bool // the source has stopped; sinks are being stopped
+	finished    bool
+	timedOut    bool
+	watch       watch
+	metricSinks []*telemetry.Sink
+	startTried  map[*instance]bool
+}
+
+// New makes a pipeline; Run starts it.
+func New(s Settings) *Pipeline {
+	p := &Pipeline{
+		set: s, log: s.Log.With("pipeline", s.Config.Name), inbox: make(chan func()), done: make(chan struct{}),
+		drain: make(chan struct{}), startTried: map[*instance]bool{},
+	}
+	p.source = p.instance(Source, &s.Config.Source, "source")
+	for i := range s.Config.Sinks {
+		k := &s.Config.Sinks[i]
+		p.sinks = append(p.sinks, p.instance(i, &k.Plugin, k.Name))
+		p.metricSinks = append(p.metricSinks, s.Metrics.Sink(k.Name))
+	}
+	p.watch.init(time.Now(), len(p.sinks))
+	p.publish(time.Now())
+	return p
+}
+
+func (p *Pipeline) instance(index int, c *config.Plugin, name string) *instance {
+	return &instance{
+		p: p, index: index, conf: c, name: name, orders: make(chan order, 1), state: "starting",
+		log: p.log.With("plugin", c.Plugin, "instance", name),
+	}
+}
+
+// Drain asks for the end in good order: Run returns once everything in flight is settled, or after the drain time-out.
+func (p *Pipeline) Drain() { p.drainMu.Do(func() { close(p.drain) }) }
+
+// Status is how the pipeline is doing, at most half a second old.
+func (p *Pipeline) Status() Status { return *p.status.Load() }
+
+// Tried reports whether every plugin had its first start attempt.
+func (p *Pipeline) Tried() bool { return p.tried.Load() }
+
+// Run moves events until ctx ends, which abandons what is in flight at once, or until Drain is done. Nil: drained.
+// ErrDrainTimeout: not everything in time. The end of ctx is its cause. Every process that it started has ended then.
+func (p *Pipeline) Run(ctx context.Context) error {
+	position, discards, err := p.load(ctx)
+	if err != nil {
+		close(p.done)
+		return err
+	}
+	rules, err := p.rules()
+	if err != nil {
+		close(p.done)
+		return err
+	}
+	p.ledger = NewLedger(rules, position, discards)
+
+	// Two contexts: live says go on, closing bounds the end of the processes.
+	live, stop := context.WithCancel(context.WithoutCancel(ctx))
+	closing, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	var wg sync.WaitGroup
+	p.writer = newStateWriter(p)
+	wg.Go(func() { p.writer.run(live) })
+	for _, n := range append([]*instance{p.source}, p.sinks...) {
+		wg.Go(func() { n.run(live, closing) })
+	}
+	p.log.Info("pipeline starts", "source", p.source.conf.Plugin, "sinks", len(p.sinks), "position_stored", position != nil)
+	err = p.loop(ctx)
+	close(p.done)
+	timer := time.AfterFunc(closeTimeout, cut)
+	if ctx.Err() != nil {
+		cut()
+	}
+	stop()
+	wg.Wait()
+	timer.Stop()
+	return err
+}
+
+// load reads what is durable.
+func (p *Pipeline) load(ctx context.Context) (position []byte, discards []Discard, err error) {
+	name := p.set.Config.Name
+	pos, err := p.set.State.Position(ctx, name, p.set.Config.Source.Plugin)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read position of pipeline %s: %w", name, err)
+	}
+	if pos != nil {
+		position = pos.Value
+	}
+	if err := p.set.State.ForgetDiscards(ctx, name, nil, time.Now().Add(-discardMemory)); err != nil {
+		return nil, nil, fmt.Errorf("forget old discards of pipeline %s: %w", name, err)
+	}
+	ds, err := p.set.State.Discards(ctx, name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read discards of pipeline %s: %w", name, err)
+	}
+	for _, d := range ds {
+		for i, s := range p.sinks {
+			if s.name == d.Sink {
+				discards = append(discards, Discard{i, d.EventID})
+			}
+		}
+	}
+	return position, discards, nil
+}
+
+// post runs f in the loop. False: the loop has ended.
+func (p *Pipeline) post(f func()) bool {
+	select {
+	case p.inbox <- f:
+		return true
+	case <-p.done:
+		return false
+	}
+}
+
+// loop is the one goroutine that touches the ledger.
+func (p *Pipeline) loop(ctx context.Context) error {
+	p.carryOut()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
+	drain := p.drain
+	for {
+		if at, ok := p.timers.next(); ok {
+			due.Reset(time.Until(at))
+		}
+		select {
+		case f := <-p.inbox:
+			p.ledger.Clock(time.Now())
+			f()
+		case now := <-due.C:
+			p.ledger.Clock(now)
+			p.timers.run(now)
+		case now := <-ticker.C:
+			p.observe(now)
+		case <-drain:
+			drain = nil
+			p.startDrain()
+		case <-ctx.Done():
+			p.log.Warn("pipeline aborted: what is in flight will be repeated", "in_flight", p.ledger.events)
+			p.watch.end(Stopped, "aborted")
+			p.publish(time.Now())
+			return context.Cause(ctx)
+		}
+		p.carryOut()
+		if p.finished {
+			p.watch.end(Stopped, "")
+			p.publish(time.Now())
+			if p.timedOut {
+				return ErrDrainTimeout
+			}
+			return nil
+		}
+	}
+}
+
+// startDrain begins the end in good order.
+func (p *Pipeline) startDrain() {
+	p.draining = true
+	p.log.Info("pipeline drains", "in_flight", p.ledger.events)
+	p.timers.add(time.Now().Add(p.set.Config.Delivery.DrainTimeout), func() {
+		p.log.Warn("drain timed out: what is in flight will be repeated", "in_flight", p.ledger.events)
+		p.timedOut, p.finished = true, true
+	})
+	p.ledger.OnStop()
+	p.publish(time.Now())
+}
+
+// carryOut does what the ledger asks for.
+func (p *Pipeline) carryOut() {
+	for {
+		outs := p.ledger.Take()
+		if len(outs) == 0 {
+			return
+		}
+		for _, o := range outs {
+			p.do(o)
+		}
+	}
+}
+
+func (p *Pipeline) do(o Out) {
+	switch m := o.Msg.(type) {
+	case Deliver, Stop, SourceAck, Hold:
+		p.tell(o.To, m)
+	case Release:
+		p.tell(o.To, m)
+	case OpenSink:
+		n := p.sinks[o.To]
+		n.order(order{sink: n.sinkOpen(p.set.Config.Sinks[o.To])})
+	case OpenSource:
+		p.settleEpoch++
+		p.waitSource = &m
+		p.openSource()
+	case StorePosition:
+		p.writer.position(m)
+	case StoreDiscard:
+		p.writer.discard(m)
+	case SeenDiscards:
+		p.writer.seen(m.Discards)
+	case ForgetDiscards:
+		p.writer.forget(m.Discards)
+	case RetryLater:
+		p.retryLater(m)
+	case HeldBack:
+		p.timers.add(time.Now().Add(p.retryDelay(m.Failing)), func() { p.ledger.OnHeldRetryDue(m.Lane) })
+	case ProbeLater:
+		e := p.set.Config.Errors
+		p.timers.add(time.Now().Add(backOff(e.RetryInitial, e.RetryMax, m.Failures-downAfter+1)), func() { p.ledger.OnProbeDue(m.Sink) })
+	case Drained:
+		p.stopSinks()
+	default:
+		panic(fmt.Sprintf("BUG: the ledger says %T", m))
+	}
+}
+
+// tell sends a message of the ledger down a plugin's stream.
+func (p *Pipeline) tell(to int, m any) {
+	n, msg := p.source, any(nil)
+	if to == Source {
+		msg = toSource(m)
+		if a, ok := m.(SourceAck); ok {
+			p.countAck(a)
+		}
+	} else {
+		n, msg = p.sinks[to], toSink(m)
+	}
+	if n.queue != nil {
+		n.queue.push(msg)
+	}
+}
+
+// openSource orders the source's stream once every sink is open: a host whose sinks are not ready must not take the
+// outbox from one whose are.
+func (p *Pipeline) openSource() {
+	if p.waitSource == nil || p.draining {
+		return
+	}
+	for _, s := range p.sinks {
+		if !s.opened {
+			return
+		}
+	}
+	m := p.waitSource
+	p.waitSource = nil
+	n := p.source
+	n.order(order{source: &pluginv1.SourceOpen{
+		Config: n.conf.Config, Instance: n.instanceProto(), Window: n.windowProto(), DrainTimeout: n.drainProto(),
+		Position: m.Position, HeldKeys: m.HeldKeys, HeldIds: m.HeldIDs,
+	}})
+}
+
+func (n *instance) sinkOpen(k config.Sink) *pluginv1.SinkOpen {
+	open := &pluginv1.SinkOpen{
+		Config: n.conf.Config, Instance: n.instanceProto(), Window: n.windowProto(), DrainTimeout: n.drainProto(),
+	}
+	if k.To != nil {
+		if c, ok := k.To.Constant(); ok {
+			open.ConstantDestination = &c
+		}
+	}
+	return open
+}
+
+// retryLater schedules what a failure asks for.
+func (p *Pipeline) retryLater(m RetryLater) {
+	p.countFailure(m)
+	now := time.Now()
+	delay := p.retryDelay(m.Failing)
+	p.timers.add(now.Add(delay), func() {
+		p.metricSinks[m.Sink].Retry(1)
+		p.ledger.OnRetryDue(m.Sink, m.Lane, m.Attempts)
+	})
+	p.timers.add(later(now, m.Since.Add(holdAfter)), func() { p.ledger.OnFailingLong(m.Sink, m.Lane, m.Attempts) })
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// retryDelay is how long a failing head waits.
+func (p *Pipeline) retryDelay(f Failing) time.Duration {
+	if f.Class == pluginv1.ErrorClass_ERROR_CLASS_PERMANENT {
+		return permanentRetry
+	}
+	return backOff(p.set.Config.Errors.RetryInitial, p.set.Config.Errors.RetryMax, f.Attempts)
+}
+
+// ---- what plugins say; all in the loop
+
+// heard takes one message in. An error is a *ProtocolError: the plugin's process is ended for it.
+func (p *Pipeline) heard(n *instance, m any) error {
+	err := p.hear(n, m)
+	if err != nil {
+		p.log.Error("plugin broke the protocol", "plugin", n.conf.Plugin, "instance", n.name, "pid", n.pid, "err", err)
+	}
+	return err
+}
+
+func (p *Pipeline) hear(n *instance, m any) error {
+	switch m := m.(type) {
+	case *wire.Batch:
+		if !n.opened {
+			return protocolError("a batch before Opened")
+		}
+		p.countBatch(m)
+		return p.ledger.OnBatch(m)
+	case *pluginv1.ReadResponse:
+		return p.hearSource(n, m)
+	case *pluginv1.WriteResponse:
+		return p.hearSink(n, m)
+	}
+	return nil
+}
+
+func (p *Pipeline) hearSource(n *instance, r *pluginv1.ReadResponse) error {
+	switch m := r.GetMessage().(type) {
+	case *pluginv1.ReadResponse_Opened:
+		if n.opened {
+			return protocolError("Opened twice")
+		}
+		n.isOpen()
+		p.watch.order = m.Opened.GetOrder()
+		p.log.Info("source is open", "plugin", n.conf.Plugin, "pid", n.pid, "attempt", n.attempt, "order", m.Opened.GetOrder())
+		p.ledger.OnSourceOpened(m.Opened.GetHoldsKeys(), m.Opened.GetHasPositions())
+	case *pluginv1.ReadResponse_Held:
+		p.ledger.OnHeld(m.Held.GetKeys(), m.Held.GetIds())
+	case *pluginv1.ReadResponse_Progress:
+		return p.ledger.OnProgress(m.Progress.GetPosition())
+	case *pluginv1.ReadResponse_Status:
+		p.sourceStatus(n, m.Status)
+	default:
+		return protocolError("a response without a message that this version knows")
+	}
+	return nil
+}
+
+func (p *Pipeline) hearSink(n *instance, r *pluginv1.WriteResponse) error {
+	switch m := r.GetMessage().(type) {
+	case *pluginv1.WriteResponse_Opened:
+		if n.opened {
+			return protocolError("Opened twice")
+		}
+		n.isOpen()
+		p.log.Info("sink is open", "plugin", n.conf.Plugin, "instance", n.name, "pid", n.pid, "attempt", n.attempt,
+			"keeps_order", m.Opened.GetKeepsOrder())
+		p.ledger.OnSinkOpened(n.index, m.Opened.GetKeepsOrder())
+		p.openSource()
+	case *pluginv1.WriteResponse_Ack:
+		failpoint.Hit(failpoint.HostAcked)
+		return p.ledger.OnAck(n.index, m.Ack.GetThroughSeq(), m.Ack.GetRanges())
+	case *pluginv1.WriteResponse_Failure:
+		return p.ledger.OnFailure(n.index, m.Failure)
+	case *pluginv1.WriteResponse_Returned:
+		return p.ledger.OnReturned(n.index, m.Returned.GetRanges())
+	case *pluginv1.WriteResponse_Status:
+		p.sinkStatus(n, m.Status)
+	default:
+		return protocolError("a response without a message that this version knows")
+	}
+	return nil
+}
+
+func (n *instance) isOpen() {
+	n.opened, n.down, n.fault, n.failed = true, "", nil, false
+	if n.state == "starting" || n.state == "down" {
+		n.state, n.text = "open", ""
+	}
+}
+
+// launched: a process is running.
+func (n *instance) launched(pid int) {
+	n.pid = pid
+	n.p.triedStart(n)
+}
+
+// launchFailed: there is no process; it is tried again after delay.
+func (n *instance) launchFailed(err error, delay time.Duration, failed bool) {
+	n.pid, n.down, n.failed, n.state = 0, err.Error(), failed, "down"
+	n.log.Error("plugin does not start", "err", err, "retry_in", delay)
+	n.p.set.Metrics.Restart(n.conf.Plugin, "launch")
+	n.p.triedStart(n)
+}
+
+func (p *Pipeline) triedStart(n *instance) {
+	p.startTried[n] = true
+	if len(p.startTried) == 1+len(p.sinks) || n != p.source && len(p.startTried) == len(p.sinks) {
+		p.tried.Store(true)
+	}
+}
+
+// streamEnded: the plugin ended the stream, or died. The ledger says what is to be opened again; the instance waits.
+func (n *instance) streamEnded(e ending, delay time.Duration) {
+	p := n.p
+	n.opened, n.ended, n.queue, n.cut, n.failed, n.state = false, true, nil, nil, e.failed, "down"
+	if e.fault != nil {
+		n.fault, n.down = e.fault, e.fault.GetMessage()
+		level := slog.LevelWarn
+		if e.fault.GetClass() != pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT {
+			level = slog.LevelError
+		}
+		n.log.Log(context.Background(), level, "plugin ended its stream", "code", e.fault.GetCode(), "class", className(e.fault.GetClass()),
+			"err", e.fault.GetMessage(), "hint", e.fault.GetHint(), "retry_in", delay)
+	} else {
+		n.restarts++
+		n.pid, n.down = 0, e.err.Error()
+		n.log.Error("plugin crashed", "err", e.err, "restart_in", delay)
+		p.set.Metrics.Restart(n.conf.Plugin, "crash")
+	}
+	if n.index == Source {
+		p.ledger.OnSourceEnded()
+		epoch := p.settleEpoch
+		p.timers.add(time.Now().Add(p.set.Config.Delivery.DrainTimeout), func() {
+			if epoch == p.settleEpoch {
+				p.ledger.OnDrainTimeout()
+			}
+		})
+		return
+	}
+	if p.drained {
+		p.sinkStopped()
+		return
+	}
+	p.ledger.OnSinkEnded(n.index, e.fault == nil)
+}
+
+// hasStopped: the answer to Stop.
+func (n *instance) hasStopped() {
+	n.stopped = true
+	if n.index == Source {
+		n.p.stopSinks()
+		return
+	}
+	n.p.sinkStopped()
+}
+
+// stopSinks follows the source's end: sinks are closed after it.
+func (p *Pipeline) stopSinks() {
+	p.drained = true
+	for _, s := range p.sinks {
+		if s.queue != nil && s.opened && !s.ended {
+			s.queue.push(toSink(Stop{}))
+		} else {
+			s.stopped = true
+		}
+	}
+	p.sinkStopped()
+}
+
+func (p *Pipeline) sinkStopped() {
+	for _, s := range p.sinks {
+		if !s.stopped && !s.ended {
+			return
+		}
+	}
+	p.finished = true
+}
+
+func className(c pluginv1.ErrorClass) string {
+	switch c {
+	case pluginv1.ErrorClass_ERROR_CLASS_PERMANENT:
+		return "permanent"
+	case pluginv1.ErrorClass_ERROR_CLASS_CONFIG:
+		return "config"
+	default:
+		return "transient"
+	}
+}
