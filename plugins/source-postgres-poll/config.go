@@ -1,0 +1,125 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/relevo-io/relevo/internal/outbox"
+	"github.com/relevo-io/relevo/sdk"
+)
+
+// config is what a user writes under source.config.
+type config struct {
+	DSN          sdk.Secret      `json:"dsn" jsonschema:"required" doc:"The database: a URL (postgres://user@host/db) or keywords (host=… dbname=…), with libpq's parameters such as sslmode. Not a transaction pooler."`
+	Password     sdk.Secret      `json:"password,omitempty" doc:"The password, where it is not in dsn. Taken as it is, not URL-encoded."`
+	Table        string          `json:"table,omitempty" doc:"The outbox table, schema.table or table. Names are taken exactly as written; double quotes only around a name with a dot in it. Defaults to public.outbox."`
+	Preset       string          `json:"preset,omitempty" jsonschema:"enum=debezium" doc:"A ready mapping of columns; columns overrides single ones. debezium: id, aggregateid, aggregatetype, type, payload. Defaults to none: id, aggregate_id, type, payload."`
+	Columns      *outbox.Columns `json:"columns,omitempty" doc:"Which column is what, where the table is not the default one. Needs after_publish."`
+	Pending      string          `json:"pending,omitempty" doc:"An SQL condition on the row: only these are published (and then deleted). Needs after_publish. Defaults to none: every row."`
+	AfterPublish string          `json:"after_publish,omitempty" jsonschema:"enum=delete" doc:"What happens to a row once its event has reached every broker. delete: it is deleted. Defaults to delete for the default table and for presets; must be written with columns or pending."`
+	Sharing      string          `json:"sharing,omitempty" jsonschema:"enum=leader" doc:"How several relays on one outbox share it. leader: one reads, the others stand by and take over. Defaults to leader."`
+	Batch        int             `json:"batch,omitempty" jsonschema:"minimum=1,maximum=10000" doc:"The most rows of one read and one delete. A read never waits to fill it. Defaults to 1000."`
+	PollInterval sdk.Duration    `json:"poll_interval,omitempty" doc:"The longest wait between reads while nothing comes; it is 5 ms while something does. At most 10s. Defaults to 250ms."`
+	ExecMode     string          `json:"exec_mode,omitempty" jsonschema:"enum=exec,enum=prepared" doc:"How statements are sent. exec: without names, which every pooler in session mode takes. prepared: parsed once for each connection, a little less work for the server. Defaults to exec."`
+}
+
+const (
+	afterDelete   = "delete"
+	sharingLeader = "leader"
+	execUnnamed   = "exec"
+	execPrepared  = "prepared"
+)
+
+func defaultConfig() config {
+	return config{
+		Table:        "public.outbox",
+		Sharing:      sharingLeader,
+		Batch:        1000,
+		PollInterval: sdk.Duration(250 * time.Millisecond),
+		ExecMode:     execUnnamed,
+	}
+}
+
+const (
+	maxBatch = 10_000
+	// maxPollInterval keeps the oldest event's age and the sweep honest.
+	maxPollInterval = 10 * time.Second
+)
+
+// Validate says what the schema cannot, and says some of it in better words.
+func (c config) Validate() error {
+	var errs []error
+	fail := func(path, format string, a ...any) {
+		errs = append(errs, &sdk.ConfigError{Path: path, Message: fmt.Sprintf(format, a...)})
+	}
+	if c.DSN == "" {
+		fail("/dsn", "is missing")
+	} else if _, err := c.conn("", ""); err != nil {
+		fail("/dsn", "%s", err)
+	}
+	if _, err := outbox.ParseName(c.Table); err != nil {
+		fail("/table", "%s", err)
+	}
+	if _, err := outbox.Map(c.Preset, c.Columns); err != nil {
+		if p, ok := errors.AsType[*outbox.Problem](err); ok {
+			fail(p.Path, "%s: %s", p.Message, p.Hint)
+		} else {
+			fail("/columns", "%s", err)
+		}
+	}
+	switch {
+	case c.AfterPublish == "" && (c.Columns != nil && c.Preset == "" || c.Pending != ""):
+		fail("/after_publish", "must be written with columns or pending: it says what happens to published rows (delete)")
+	case c.AfterPublish != "" && c.AfterPublish != afterDelete:
+		fail("/after_publish", "%q is not in this version; delete is", c.AfterPublish)
+	}
+	if c.Sharing != sharingLeader {
+		fail("/sharing", "%q is not in this version; leader is", c.Sharing)
+	}
+	if c.Batch < 1 || c.Batch > maxBatch {
+		fail("/batch", "%d is not within 1 and %d", c.Batch, maxBatch)
+	}
+	if d := time.Duration(c.PollInterval); d < pollMin || d > maxPollInterval {
+		fail("/poll_interval", "%s is not within %s and %s", d, pollMin, maxPollInterval)
+	}
+	if c.ExecMode != execUnnamed && c.ExecMode != execPrepared {
+		fail("/exec_mode", "%q is neither exec nor prepared", c.ExecMode)
+	}
+	return errors.Join(errs...)
+}
+
+// conn are the settings of a connection for one pipeline. role is what the database's monitoring shows behind the name.
+func (c config) conn(pipeline, role string) (*pgx.ConnConfig, error) {
+	cc, err := pgx.ParseConfig(c.DSN.Reveal())
+	if err != nil {
+		return nil, dsnError(err)
+	}
+	if c.Password != "" {
+		cc.Password = c.Password.Reveal()
+	}
+	cc.RuntimeParams["application_name"] = "relevo/" + pipeline + "/" + role
+	cc.DefaultQueryExecMode = pgx.QueryExecModeExec
+	cc.StatementCacheCapacity, cc.DescriptionCacheCapacity = 0, 0
+	if cc.ConnectTimeout == 0 || cc.ConnectTimeout > connectTimeout {
+		cc.ConnectTimeout = connectTimeout
+	}
+	if len(cc.Fallbacks) > 0 && cc.ValidateConnect == nil {
+		// Several hosts are one primary and its standbys: rows can be deleted at the primary only.
+		cc.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	return cc, nil
+}
+
+// dsnError is the fault without the DSN: the driver's text quotes it, and a password that stands at the wrong place in it
+// (I9).
+func dsnError(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p // a certificate or a service file
+	}
+	return errors.New("cannot be read as a URL or as keyword=value pairs")
+}

@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/relevo-io/relevo/internal/outbox"
+	"github.com/relevo-io/relevo/internal/wire"
+	"github.com/relevo-io/relevo/sdk"
+)
+
+const (
+	// pollMin is the wait between reads while rows come, and the first one when they stop.
+	pollMin = 5 * time.Millisecond
+	// idleFactor is how many waits long nothing must have come before the wait doubles: at 200 events a second gaps of
+	// tens of milliseconds are ordinary, and must not cost the next event twice that.
+	idleFactor = 16
+	// pingInterval keeps idle_session_timeout away while there is nothing to read.
+	pingInterval = 3 * time.Second
+	// hostSilence is how long the host may give no sign of life before the pings stop: two of its health checks missed,
+	// and a little.
+	hostSilence = 12 * time.Second
+	// readBytes caps one read, so that the first rows of a full window are on their way while the next are read.
+	readBytes = 2 * wire.MaxBatch
+	// firstStep is how many rows are fetched before anything is known of their size.
+	firstStep = 16
+	// rejectedSize is what a rejected row counts in the window beside its texts.
+	rejectedSize = 128
+)
+
+// reader reads on the session that holds the lock, and hands batches to send. One goroutine.
+type reader struct {
+	e   *engine
+	s   *session
+	q   *queries
+	c   config
+	st  stream
+	log *slog.Logger
+
+	out  chan item       // to send; capacity 1: the next read runs while a batch is sent
+	free chan *sdk.Batch // batches that were sent
+
+	row     outbox.Row
+	average float64 // size of a row, smoothed; 0: not known
+	pace    pace
+	byKey   bool      // it is the turn of a read by key
+	sweepAt time.Time // when the next read is to be one without a bound
+	buf     []byte
+	round   round
+}
+
+// item is a batch, or an answer to Hold behind the batches before it.
+type item struct {
+	batch *sdk.Batch
+	first uint64
+	held  heldAnswer
+}
+
+func newReader(e *engine, s *session, q *queries, c config, st stream, log *slog.Logger) *reader {
+	return &reader{
+		e: e, s: s, q: q, c: c, st: st, log: log,
+		out:  make(chan item, 1),
+		free: make(chan *sdk.Batch, 4),
+		pace: pace{longest: time.Duration(c.PollInterval), wait: pollMin, last: time.Now()},
+	}
+}
+
+// outcome of one look for rows.
+type outcome struct {
+	blocked bool // the window is full
+	more    bool // read again at once
+	rows    int
+}
+
+// run reads until the host says stop.
+func (r *reader) run(ctx context.Context) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
+	for {
+		select {
+		case <-r.e.stopping:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		default:
+		}
+		if err := r.answer(ctx); err != nil {
+			return err
+		}
+		o, err := r.read(ctx)
+		switch {
+		case err != nil && again(err):
+			r.log.Warn("read did not get through, trying again", "err", err)
+			r.e.trouble("reading the outbox: " + err.Error())
+			r.sweepAt = time.Time{}
+			if err := r.rest(ctx, wait.NextBackOff(), false); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return lost(fmt.Errorf("read the outbox: %w", err), "lock_lost")
+		}
+		r.e.trouble("")
+		wait.Reset()
+		if o.more {
+			continue
+		}
+		if err := r.rest(ctx, r.pace.next(time.Now(), o.rows > 0), o.blocked); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *reader) read(ctx context.Context) (outcome, error) {
+	if r.q.l.Order == nil {
+		return r.readRound(ctx)
+	}
+	return r.readOrdered(ctx)
+}
+
+// answer tells the host that keys are held. What was read of them before is in the queue, or sent; the next query
+// leaves them out.
+func (r *reader) answer(ctx context.Context) error {
+	for _, a := range r.e.takeUnheld() {
+		if err := r.queue(ctx, item{held: a}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queue hands something to send. The host may be slow to take it.
+func (r *reader) queue(ctx context.Context, it item) error {
+	select {
+	case r.out <- it:
+		return nil
+	default:
+	}
+	t := time.NewTicker(pingInterval)
+	defer t.Stop()
+	for {
+		select {
+		case r.out <- it:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.C:
+			if err := r.ping(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// send is the goroutine that talks to the host, in the order of the queue.
+func (r *reader) send(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case it, ok := <-r.out:
+			if !ok {
+				return nil
+			}
+			if it.batch == nil {
+				if err := r.st.Held(it.held.keys, it.held.ids); err != nil {
+					return err
+				}
+				continue
+			}
+			first, err := r.st.Send(it.batch, nil)
+			if err != nil {
+				return err
+			}
+			if first != it.first {
+				return fmt.Errorf("BUG: batch was to be %d and became %d", it.first, first)
+			}
+			select {
+			case r.free <- it.batch:
+			default:
+			}
+		}
+	}
+}
+
+// rest waits for d, or for as long as the window is full; less if the host wants something.
+func (r *reader) rest(ctx context.Context, d time.Duration, blocked bool) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	due := t.C
+	if blocked {
+		due = nil
+	}
+	p := time.NewTicker(pingInterval)
+	defer p.Stop()
+	for {
+		if r.e.wanted(blocked) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-r.e.stopping:
+			return nil
+		case <-due:
+			return nil
+		case <-r.e.wakeRead:
+		case <-p.C:
+			if err := r.ping(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// wanted reports whether there is something to do before the wait is over.
+func (e *engine) wanted(blocked bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.unheld) > 0 {
+		return true
+	}
+	events, _ := e.flight.room()
+	if events == 0 {
+		return false
+	}
+	if blocked {
+		return true
+	}
+	entries, _ := e.held.releasing()
+	return len(entries) > 0 && e.keyedRoom() > 0
+}
+
+// keyedRoom is how many rows of released keys may still be read: a key with a long backlog is not to fill the window.
+func (e *engine) keyedRoom() int { return max(1, e.flight.window.Events/4) - e.flight.keyed }
+
+// ping shows the server that we live, so that it keeps the session and the lock; only as long as the host lives. What
+// stands for that is the end of ctx, which comes with the end of the host's process or connection, and the time of its
+// last health check where the SDK tells it: a host that is frozen must lose the lock.
+func (r *reader) ping(ctx context.Context) error {
+	if h, ok := r.st.(interface{ HostSeen() time.Time }); ok && time.Since(h.HostSeen()) > hostSilence {
+		return nil
+	}
+	if err := r.s.ping(ctx); err != nil {
+		return lost(fmt.Errorf("keep the session: %w", err), "lock_lost")
+	}
+	return nil
+}
+
+// pace is how long to wait between reads.
+type pace struct {
+	longest time.Duration
+	wait    time.Duration
+	last    time.Time // when a row came
+}
+
+func (p *pace) next(now time.Time, rows bool) time.Duration {
+	switch {
+	case rows:
+		p.last, p.wait = now, pollMin
+	case now.Sub(p.last) >= idleFactor*p.wait:
+		p.wait = min(2*p.wait, p.longest)
+	}
+	return p.wait
+}
+
+// load is what one read takes.
+type load struct {
+	r             *reader
+	events, bytes int // what may be taken
+	keyed         bool
+
+	items []item
+	sent  []*sent
+	rows  int // taken
+	size  int
+	seen  int // taken or skipped
+	last  int64
+	above int64 // numbers up to it count as found
+	found int
+}
+
+// step is how many rows to fetch next: as many as will fit, by what rows have been like.
+func (l *load) step() int {
+	n := l.events - l.rows
+	if l.r.average == 0 {
+		return min(n, firstStep)
+	}
+	return min(n, max(1, int(float64(l.bytes-l.size)/l.r.average)))
+}
+
+// take decodes a row into a batch; false: it does not fit any more.
+func (l *load) take(values [][]byte) bool {
+	r := &l.r.row
+	l.r.q.l.Decode(values, r)
+	size := r.Event.Size()
+	if r.Rejected == nil {
+		if err := r.Event.Check(); err != nil {
+			r.Reject(err)
+		}
+	}
+	if r.Rejected != nil {
+		size = rejectedSize + len(r.Rejected.ID) + len(r.Rejected.Key) + len(r.Rejected.Message)
+	}
+	l.r.average += (float64(size) - l.r.average) / 64
+	if l.rows > 0 && l.size+size > l.bytes {
+		l.r.average = max(l.r.average, float64(size)/2) // rows have become large: short steps at once
+		return false
+	}
+	b := l.batch(size)
+	if r.Rejected != nil {
+		b.Reject(*r.Rejected)
+	} else if err := b.Add(&r.Event); err != nil {
+		r.Reject(err)
+		b.Reject(*r.Rejected)
+	}
+	l.sent[len(l.sent)-1].add(r, size, l.keyed)
+	l.rows, l.size, l.last = l.rows+1, l.size+size, max(l.last, r.Order)
+	if r.Order <= l.above {
+		l.found++
+	}
+	return l.rows < l.events && l.size < l.bytes
+}
+
+// batch is the one that has room for an event.
+func (l *load) batch(size int) *sdk.Batch {
+	if n := len(l.items); n > 0 && l.items[n-1].batch.Fits(size) {
+		return l.items[n-1].batch
+	}
+	var b *sdk.Batch
+	select {
+	case b = <-l.r.free:
+	default:
+		b = new(sdk.Batch)
+	}
+	rows := min(l.events-l.rows, l.r.c.Batch)
+	l.items = append(l.items, item{batch: b})
+	l.sent = append(l.sent, &sent{oldest: math.MaxInt64, rows: make([]row, 0, rows)})
+	return b
+}
+
+// fly brings what was taken into flight; engine.mu is held.
+func (l *load) fly(e *engine) {
+	for i, s := range l.sent {
+		e.flight.take(s)
+		l.items[i].first = s.first
+	}
+}
+
+// queue hands the batches over.
+func (l *load) queue(ctx context.Context) error {
+	for _, it := range l.items {
+		if err := l.r.queue(ctx, it); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/relevo-io/relevo/internal/outbox"
+	"github.com/relevo-io/relevo/sdk"
+)
+
+// stream is what an attempt needs of *sdk.SourceStream.
+type stream interface {
+	Requests() <-chan sdk.Request
+	Opened(o sdk.SourceOpened) error
+	Send(b *sdk.Batch, position []byte) (first uint64, err error)
+	Held(keys [][]byte, ids []string) error
+	Status(st sdk.SourceStatus) error
+}
+
+// connectBackoff is the longest wait between tries to connect.
+const connectBackoff = time.Second
+
+// errStop ends the reading: the host said Stop. errGone ends everything: the stream is over.
+var (
+	errStop = errors.New("the host said stop")
+	errGone = errors.New("the host has gone")
+)
+
+// source is one attempt.
+type source struct {
+	c    config
+	o    sdk.SourceOpen[config]
+	s    stream
+	e    *engine
+	log  *slog.Logger
+	name outbox.Name
+	m    outbox.Mapping
+}
+
+// run is one attempt: it connects, stands by until it leads, reads until the host says stop, and gives the lock back.
+func run(ctx context.Context, o sdk.SourceOpen[config], s stream) error {
+	src := &source{c: o.Config, o: o, s: s, log: slog.With("table", o.Config.Table)}
+	var err error
+	if src.name, err = outbox.ParseName(src.c.Table); err != nil {
+		return sdk.Config(err).WithCode("table_invalid")
+	}
+	if src.m, err = outbox.Map(src.c.Preset, src.c.Columns); err != nil {
+		return classify(err)
+	}
+	// Soft stop: reading ends. Hard stop: ctx.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	soft, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	src.e = newEngine(o, soft.Done(), func() { stop(errStop) })
+	requests := make(chan error, 1) // the end of the one goroutine that run itself starts
+	go func() {
+		err := src.e.requests(s.Requests())
+		if err != nil {
+			cancel(err)
+		}
+		requests <- err
+	}()
+	err = src.lead(ctx, soft)
+	cancel(err)
+	src.e.end()
+	if e := <-requests; e != nil && !errors.Is(e, errGone) {
+		return e
+	}
+	switch {
+	case errors.Is(err, errStop), errors.Is(context.Cause(ctx), errGone):
+		return nil
+	}
+	return err
+}
+
+// lead connects, stands by and works. It returns errStop once the host has said so and everything is in order.
+func (s *source) lead(ctx, soft context.Context) error {
+	reader, err := s.connect(soft, "source", readerSettings)
+	if err != nil {
+		return err
+	}
+	defer reader.close()
+	deleter, err := s.connect(soft, "source", deleterSettings)
+	if err != nil {
+		return err
+	}
+	defer deleter.close()
+	if err := probePooler(soft, reader, deleter); err != nil {
+		return softly(soft, classify(err))
+	}
+	layout, key, err := s.lock(soft, reader)
+	if err != nil {
+		return err
+	}
+	if err := s.work(ctx, reader, deleter, layout); err != nil {
+		return err
+	}
+	if err := reader.unlock(context.WithoutCancel(ctx), key); err != nil {
+		return lost(err, "lock_lost")
+	}
+	return errStop
+}
+
+// connect tries until it has a session. What only a person can mend it returns.
+func (s *source) connect(ctx context.Context, role string, own [][2]string) (*session, error) {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, connectBackoff
+	for told := false; ; {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		if err := s.s.Status(sdk.SourceStatus{State: sdk.StateConnecting, OldestUnpublished: -1, LagBytes: -1, Backlog: -1}); err != nil {
+			return nil, err
+		}
+		con, err := connect(ctx, s.c, s.o.Instance.Pipeline, role, own)
+		if err == nil && con.standby {
+			con.close()
+			err = errStandbyServer
+		}
+		if err == nil {
+			return con, nil
+		}
+		if e := context.Cause(ctx); e != nil {
+			return nil, e
+		}
+		c := classify(err)
+		if c.Class != sdk.ClassTransient {
+			return nil, c
+		}
+		if !told {
+			s.log.Warn("connecting failed, trying on", "err", err, "code", c.Code, "hint", c.Hint)
+			told = true
+		}
+		if err := s.s.Status(sdk.SourceStatus{
+			State: sdk.StateConnecting, Text: err.Error(), OldestUnpublished: -1, LagBytes: -1, Backlog: -1,
+		}); err != nil {
+			return nil, err
+		}
+		if err := pause(ctx, wait.NextBackOff()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// softly is the reason to stop where there is one, else err: a connection that was broken off on purpose tells of itself.
+func softly(soft context.Context, err error) error {
+	if cause := context.Cause(soft); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// lock stands by until the lock is ours. The table is looked up before, because its oid names the lock, and again after:
+// it may have been replaced while we stood by.
+func (s *source) lock(ctx context.Context, reader *session) (*outbox.Layout, int64, error) {
+	for {
+		t, err := outbox.Inspect(ctx, reader.conn, s.name)
+		if err != nil {
+			return nil, 0, softly(ctx, lost(err, "connection_lost"))
+		}
+		key := lockKey(t.OID, 0)
+		if err := s.standBy(ctx, reader, key); err != nil {
+			return nil, 0, err
+		}
+		layout, err := s.layout(ctx, reader)
+		if err == nil && layout.Table.OID == t.OID {
+			return layout, key, nil
+		}
+		if e := reader.unlock(ctx, key); err == nil {
+			err = e
+		}
+		if err != nil {
+			return nil, 0, softly(ctx, lost(err, "connection_lost"))
+		}
+	}
+}
+
+// layout looks the table up and checks that it can be relayed.
+func (s *source) layout(ctx context.Context, reader *session) (*outbox.Layout, error) {
+	t, err := outbox.Inspect(ctx, reader.conn, s.name)
+	if err != nil {
+		return nil, err
+	}
+	l, err := outbox.Bind(s.m, t)
+	if err != nil {
+		return nil, err
+	}
+	if p := privileges(t); p != nil {
+		return nil, p
+	}
+	if p := roundsNeedID(l); p != nil {
+		return nil, p
+	}
+	if p := tryPending(ctx, reader, l, s.c.Pending); p != nil {
+		return nil, p
+	}
+	return l, nil
+}
+
+func (s *source) standBy(ctx context.Context, reader *session, key int64) error {
+	for since := (time.Time{}); ; {
+		ok, err := reader.tryLock(ctx, key)
+		if e := context.Cause(ctx); e != nil {
+			return e // also when it was given: it ends with the session
+		}
+		switch {
+		case err != nil:
+			return lost(err, "connection_lost")
+		case ok:
+			return nil
+		}
+		if now := time.Now(); now.Sub(since) >= statusInterval {
+			if since.IsZero() {
+				s.log.Info("standing by: another relay has the outbox")
+			}
+			since = now
+			if err := s.s.Status(sdk.SourceStatus{
+				State: sdk.StateStandby, Text: "another relay reads this outbox", OldestUnpublished: -1, LagBytes: -1, Backlog: -1,
+			}); err != nil {
+				return err
+			}
+		}
+		if err := pause(ctx, standbyPoll); err != nil {
+			return err
+		}
+	}
+}
+
+// work reads and deletes until the host says stop; then the acks that came before it have taken effect.
+func (s *source) work(ctx context.Context, reader, del *session, l *outbox.Layout) error {
+	order := describeOrder(l)
+	s.log.Info("reading the outbox; published rows are deleted", "order", order.name, "order_column", order.column, "hint", order.hint)
+	if err := s.s.Opened(sdk.SourceOpened{HoldsKeys: true, Order: order.name}); err != nil {
+		return err
+	}
+	s.e.bind(l)
+	q := newQueries(l, s.c.Pending)
+	r := newReader(s.e, reader, q, s.c, s.s, s.log)
+	d := &deleter{e: s.e, s: del, q: q, log: s.log, limit: max(s.c.Batch, 1000)}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { defer close(r.out); return r.run(gctx) })
+	g.Go(func() error { return r.send(gctx) })
+	g.Go(func() error { return d.run(gctx, s.o.DrainTimeout) })
+	g.Go(func() error { return s.status(gctx) })
+	err := g.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// statusInterval is how often the host hears how it goes.
+const statusInterval = time.Second
+
+// status reports until reading has stopped.
+func (s *source) status(ctx context.Context) error {
+	t := time.NewTicker(statusInterval)
+	defer t.Stop()
+	for {
+		if err := s.s.Status(s.e.status(time.Now())); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.e.stopping:
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// order in the words of the documentation.
+type order struct{ name, column, hint string }
+
+func describeOrder(l *outbox.Layout) order {
+	switch l.Kind() {
+	case outbox.OrderPerKey:
+		return order{
+			"per key", l.Order.Name,
+			"holds where the transaction that serialises a key has its transaction id before it inserts the event: it locks or writes the aggregate's row first",
+		}
+	case outbox.OrderRounds:
+		return order{
+			"best effort", "",
+			"for order per key add an identity column seq (cache 1) with a unique index to the drained table, or use postgres-cdc",
+		}
+	}
+	hint := fmt.Sprintf("for order per key let the database number %s one by one: generated always as identity (cache 1)", outbox.Quote(l.Order.Name))
+	if l.Order.Sequence != "" {
+		hint = fmt.Sprintf("for order per key run: ALTER SEQUENCE %s CACHE 1 INCREMENT 1 NO CYCLE", l.Order.Sequence)
+	}
+	return order{"best effort", l.Order.Name, hint}
+}
