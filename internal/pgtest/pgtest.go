@@ -25,12 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/relevo-io/relevo/internal/pgserver"
-)
-
-// The environment of a test run. What test/services exports is what stands here.
-const (
-	EnvServer  = "RELEVO_TEST_POSTGRES"    // the DSN of a superuser
-	EnvRequire = "RELEVO_REQUIRE_SERVICES" // not empty: a missing server is a failure
+	"github.com/relevo-io/relevo/internal/pgtest/pgenv"
 )
 
 // opTimeout bounds each single thing that is done to a server on behalf of a test.
@@ -47,7 +42,7 @@ var shared = sync.OnceValues(func() (*pgserver.Server, error) {
 func Server(t testing.TB) string {
 	t.Helper()
 	skipShort(t)
-	if dsn := os.Getenv(EnvServer); dsn != "" {
+	if dsn := os.Getenv(pgenv.Server); dsn != "" {
 		return dsn
 	}
 	s, err := shared()
@@ -154,8 +149,8 @@ func skipShort(t testing.TB) {
 func unavailable(t testing.TB, err error) {
 	t.Helper()
 	text := fmt.Sprintf("needs PostgreSQL: %v; name a server in %s, programs in %s, or run under: go run ./test/services",
-		err, EnvServer, pgserver.EnvBin)
-	if os.Getenv(EnvRequire) != "" {
+		err, pgenv.Server, pgserver.EnvBin)
+	if os.Getenv(pgenv.Require) != "" {
 		t.Fatal(text)
 	}
 	t.Skip(text)

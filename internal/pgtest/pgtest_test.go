@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/relevo-io/relevo/internal/pgtest/pgenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, IgnoreServer()) }
@@ -81,12 +83,12 @@ func (f *fakeTB) Skip(args ...any)  { f.skipped, _ = args[0].(string) }
 func (f *fakeTB) Fatal(args ...any) { f.failed, _ = args[0].(string) }
 
 func TestUnavailable(t *testing.T) {
-	t.Setenv(EnvRequire, "")
+	t.Setenv(pgenv.Require, "")
 	var f fakeTB
 	unavailable(&f, os.ErrNotExist)
 	require.Contains(t, f.skipped, "needs PostgreSQL: file does not exist")
 
-	t.Setenv(EnvRequire, "1")
+	t.Setenv(pgenv.Require, "1")
 	f = fakeTB{}
 	unavailable(&f, os.ErrNotExist)
 	require.Contains(t, f.failed, "needs PostgreSQL")
