@@ -8,6 +8,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,8 @@ type Target struct {
 	Only []string
 	// CheckTimeout bounds one check, the start of processes included. Defaults to 60 s.
 	CheckTimeout time.Duration
+	// DrainTimeout is how long the plugin is given from Stop to Stopped. Defaults to 10 s.
+	DrainTimeout time.Duration
 }
 
 // Run makes every check that applies to the plugin, one after the other, and reports each as it ends. Its error says
@@ -132,16 +135,16 @@ func (s *suite) run(ctx context.Context, c check) Result {
 	if err == nil {
 		err = c.run(ctx, r)
 	}
-	words := r.lastWords()
-	for _, p := range r.processes {
-		p.kill()
-	}
-	res := Result{Name: c.name, Rule: c.rule, Page: Page + "#" + c.anchor, Outcome: Pass, Detail: r.remark, Took: time.Since(start)}
+	res := Result{Name: c.name, Rule: c.rule, Page: Page + "#" + c.anchor, Outcome: Pass, Detail: r.remark}
 	if missing, ok := errors.AsType[*notRunError](err); ok {
 		res.Outcome, res.Detail = NotRun, missing.missing
 	} else if err != nil {
-		res.Outcome, res.Detail = Fail, err.Error()+words
+		res.Outcome, res.Detail = Fail, err.Error()+r.lastWords()
 	}
+	for _, p := range r.processes {
+		p.kill()
+	}
+	res.Took = time.Since(start)
 	return res
 }
 
@@ -149,6 +152,7 @@ func (s *suite) run(ctx context.Context, c check) Result {
 func (r *attempt) lastWords() string {
 	var b strings.Builder
 	for _, p := range r.processes {
+		p.settle()
 		select {
 		case <-p.exited:
 			if p.killed {
@@ -169,9 +173,10 @@ type suite struct {
 	path    string
 	spec    *Spec
 	only    []string
-	dir     string // for sockets
-	runID   string // makes event ids of this run unlike those of others
-	timeout time.Duration
+	dir     string        // for sockets
+	runID   string        // makes event ids of this run unlike those of others
+	timeout time.Duration // of a check
+	drain   time.Duration
 	events  atomic.Uint64 // made so far
 
 	described *pluginv1.DescribeResponse // nil until the check "describe" has passed
@@ -202,12 +207,11 @@ func newSuite(t Target) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &suite{path: path, spec: spec, only: t.Only, dir: dir, runID: fmt.Sprintf("%x", time.Now().UnixNano()), timeout: t.CheckTimeout}
-	if s.timeout == 0 {
-		s.timeout = 60 * time.Second
-	}
-	s.noConfig = "Describe did not answer"
-	return s, nil
+	return &suite{
+		path: path, spec: spec, only: t.Only, dir: dir, runID: fmt.Sprintf("%x", time.Now().UnixNano()),
+		timeout: cmp.Or(t.CheckTimeout, 60*time.Second), drain: cmp.Or(t.DrainTimeout, 10*time.Second),
+		noConfig: "Describe did not answer",
+	}, nil
 }
 
 func (s *suite) close() { _ = os.RemoveAll(s.dir) }

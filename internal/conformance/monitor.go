@@ -60,10 +60,11 @@ func (m *monitor) wait(ctx context.Context, cond func() (bool, error)) error {
 // ending is what both kinds of streams know of their end and of what was broken before it.
 type ending struct {
 	monitor
-	broken  error           // the first rule that was broken
-	fault   *pluginv1.Fault // the last message, if it was one
-	stopped bool            // Stopped has come
-	ended   error           // why the stream ended: io.EOF or gRPC's error; nil: it is open
+	broken   error           // the first rule that was broken
+	accepted bool            // Opened has come
+	fault    *pluginv1.Fault // the last message, if it was one
+	stopped  bool            // Stopped has come
+	ended    error           // why the stream ended: io.EOF or gRPC's error; nil: it is open
 }
 
 // receive takes messages until the stream ends or breaks a rule.
@@ -93,6 +94,8 @@ func (e *ending) until(ctx context.Context, what string, cond func() bool) error
 			return true, nil
 		case e.fault != nil:
 			return false, fmt.Errorf("the stream ended with a fault: %s", faultText(e.fault))
+		case errors.Is(e.ended, io.EOF) && e.stopped:
+			return false, errors.New("the stream ended with Stopped")
 		case errors.Is(e.ended, io.EOF):
 			return false, errors.New("the plugin ended the stream without Fault or Stopped")
 		case e.ended != nil:
@@ -117,12 +120,14 @@ func (e *ending) settles(ctx context.Context, quiet time.Duration, what string, 
 	return err
 }
 
-// faulted waits until the stream has ended by itself with a Fault.
+// faulted waits until the stream has ended by itself with a Fault instead of Opened.
 func (e *ending) faulted(ctx context.Context) (*pluginv1.Fault, error) {
 	err := e.wait(ctx, func() (bool, error) {
 		switch {
 		case e.broken != nil:
 			return false, e.broken
+		case e.accepted:
+			return false, errors.New("it was opened")
 		case e.ended != nil && e.fault == nil:
 			return false, fmt.Errorf("the stream ended without Fault: %w", e.ended)
 		}
@@ -132,6 +137,16 @@ func (e *ending) faulted(ctx context.Context) (*pluginv1.Fault, error) {
 		return nil, fmt.Errorf("wait for the Fault and the end of the stream: %w", err)
 	}
 	return e.fault, nil
+}
+
+// stoppedWithin waits for Stopped within the drain time-out, and for the end of the stream behind it.
+func (e *ending) stoppedWithin(ctx context.Context, drain time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, drain, fmt.Errorf("the drain time-out of %v is over", drain))
+	defer cancel()
+	if err := e.until(ctx, "Stopped", func() bool { return e.stopped }); err != nil {
+		return err
+	}
+	return e.until(ctx, "the end of the stream after Stopped", func() bool { return e.ended != nil })
 }
 
 func faultText(f *pluginv1.Fault) string {

@@ -33,6 +33,7 @@ type process struct {
 	first  chan string
 	junk   *tail // stdout behind the first line
 	stderr *tail
+	silent chan struct{} // closed at the end of stderr
 	exited chan struct{}
 	state  *os.ProcessState // once exited is closed
 	killed bool             // by us
@@ -102,7 +103,7 @@ func (r *attempt) connected(ctx context.Context) (*process, error) {
 }
 
 func launch(path string, env []string) (*process, error) {
-	p := &process{first: make(chan string, 1), junk: &tail{}, stderr: &tail{}, exited: make(chan struct{})}
+	p := &process{first: make(chan string, 1), junk: &tail{}, stderr: &tail{}, silent: make(chan struct{}), exited: make(chan struct{})}
 	p.cmd = exec.Command(path) //nolint:gosec // the plugin under test
 	p.cmd.Env = env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -131,7 +132,10 @@ func launch(path string, env []string) (*process, error) {
 	closeAll(theirs)
 	p.stdin, p.pipes = ours[0], ours[1:]
 	p.reads.Go(func() { p.readStdout(ours[1]) })
-	p.reads.Go(func() { _, _ = io.Copy(p.stderr, ours[2]) })
+	p.reads.Go(func() {
+		_, _ = io.Copy(p.stderr, ours[2])
+		close(p.silent)
+	})
 	p.reads.Go(func() {
 		_ = p.cmd.Wait() // the state says it all
 		p.state = p.cmd.ProcessState
@@ -228,6 +232,19 @@ func (p *process) stays(ctx context.Context, during time.Duration) error {
 	}
 }
 
+// settle waits for a moment until a process that is about to end has ended, and has said why.
+func (p *process) settle() {
+	const moment = 300 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), moment)
+	defer cancel()
+	for _, c := range []chan struct{}{p.exited, p.silent} {
+		select {
+		case <-c:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // kill ends the process group with SIGKILL and returns when the process has been reaped. It may be called again.
 func (p *process) kill() {
 	select {
@@ -264,7 +281,7 @@ type tail struct {
 }
 
 func (t *tail) Write(b []byte) (int, error) {
-	const most = 2 << 10
+	const most = 64 << 10
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n += len(b)
@@ -274,7 +291,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lines is at most the last five.
+// lines is at most five: the last ones, or where a Go program began to tell why it crashed.
 func (t *tail) lines() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -283,6 +300,11 @@ func (t *tail) lines() []string {
 		return nil
 	}
 	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			return lines[i:min(i+5, len(lines))]
+		}
+	}
 	return lines[max(0, len(lines)-5):]
 }
 

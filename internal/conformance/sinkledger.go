@@ -33,6 +33,7 @@ type sinkLedger struct {
 	numbers    []*number           // sequence number - 1
 	openOf     map[string][]uint64 // by key: the open numbers, ascending
 	failedAt   map[string]uint64   // by key: the number of its first Failure, until Release
+	again      map[string]bool     // keys that were released
 	openCount  int
 	through    uint64 // every number up to it has ended
 	stopping   bool
@@ -42,7 +43,7 @@ type sinkLedger struct {
 }
 
 func newSinkLedger() *sinkLedger {
-	return &sinkLedger{openOf: map[string][]uint64{}, failedAt: map[string]uint64{}}
+	return &sinkLedger{openOf: map[string][]uint64{}, failedAt: map[string]uint64{}, again: map[string]bool{}}
 }
 
 // next is the number that the next event gets.
@@ -58,7 +59,10 @@ func (l *sinkLedger) sent(e *pluginv1.Event) uint64 {
 	return seq
 }
 
-func (l *sinkLedger) released(key string) { delete(l.failedAt, key) }
+func (l *sinkLedger) released(key string) {
+	delete(l.failedAt, key)
+	l.again[key] = true
+}
 
 // at is the number seq, which must have been sent.
 func (l *sinkLedger) at(seq uint64) (*number, error) {
@@ -200,6 +204,9 @@ func (l *sinkLedger) giveBack(r *pluginv1.Returned) error {
 		n, err := l.end(seq, returned)
 		if err != nil {
 			return fmt.Errorf("returned: %w", err)
+		}
+		if k := string(n.event.GetKey()); l.again[k] && l.failedAt[k] == 0 && !l.stopping {
+			return fmt.Errorf("number %d of key %q was returned after Release of that key", seq, k)
 		}
 		// From Stop on what was not tried may go back as it is: the host offers nothing more on this stream.
 		k := string(n.event.GetKey())

@@ -3,16 +3,12 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
-
-// drainTimeout is what the suite gives a plugin for its drain.
-const drainTimeout = 10 * time.Second
 
 // The window of most streams: more than any check has open.
 const (
@@ -48,7 +44,7 @@ func (r *attempt) writeSink(ctx context.Context, p *process, config []byte) (*si
 	p.attempts++
 	o := &pluginv1.SinkOpen{
 		Config: config, Instance: r.instance(p, "conformance"), Window: &pluginv1.Window{Events: windowEvents, Bytes: windowBytes},
-		DrainTimeout: durationpb.New(drainTimeout),
+		DrainTimeout: durationpb.New(r.drain),
 	}
 	if r.spec.Destination != "" {
 		o.ConstantDestination = proto.String(r.spec.Destination)
@@ -78,7 +74,7 @@ func (s *sinkStream) recv() error {
 		if err := s.received(m); err != nil {
 			s.breach(err)
 		}
-		s.fault, s.stopped = m.GetFault(), m.GetStopped() != nil
+		s.fault, s.stopped, s.accepted = m.GetFault(), m.GetStopped() != nil, s.opened != nil
 		gate = s.gate
 	})
 	if gate != nil {
@@ -175,17 +171,7 @@ func (s *sinkStream) stop(ctx context.Context) error {
 	if err := s.write(&pluginv1.WriteRequest{Message: &pluginv1.WriteRequest_Stop{Stop: &pluginv1.Stop{}}}); err != nil {
 		return err
 	}
-	return s.stoppedWithin(ctx)
-}
-
-// stoppedWithin waits for Stopped within the drain time-out, and for the end of the stream behind it.
-func (e *ending) stoppedWithin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, fmt.Errorf("the drain time-out of %v is over", drainTimeout))
-	defer cancel()
-	if err := e.until(ctx, "Stopped", func() bool { return e.stopped }); err != nil {
-		return err
-	}
-	return e.until(ctx, "the end of the stream after Stopped", func() bool { return e.ended != nil })
+	return s.stoppedWithin(ctx, s.suite.drain)
 }
 
 // event makes the next event of the run, with a key or, for "", without one.

@@ -24,6 +24,7 @@ type sourceStream struct {
 	ending
 	*sourceLedger // guarded by ending.mu
 
+	suite  *suite
 	client pluginv1.SourceService_ReadClient
 	gate   chan struct{} // receiving waits for it; nil: it does not
 }
@@ -50,9 +51,9 @@ func (r *attempt) readSource(ctx context.Context, p *process, o sourceOptions) (
 	if o.window == nil {
 		o.window = &pluginv1.Window{Events: windowEvents, Bytes: windowBytes}
 	}
-	s := &sourceStream{sourceLedger: newSourceLedger(o.window), client: client}
+	s := &sourceStream{sourceLedger: newSourceLedger(o.window), suite: r.suite, client: client}
 	open := &pluginv1.SourceOpen{
-		Config: o.config, Instance: r.instance(p, "source"), Window: o.window, DrainTimeout: durationpb.New(drainTimeout), Position: o.position,
+		Config: o.config, Instance: r.instance(p, "source"), Window: o.window, DrainTimeout: durationpb.New(r.drain), Position: o.position,
 	}
 	for _, k := range o.heldKeys { // they count as answered
 		open.HeldKeys = append(open.HeldKeys, []byte(k))
@@ -78,7 +79,7 @@ func (s *sourceStream) recv() error {
 		if err := s.received(m); err != nil {
 			s.breach(err)
 		}
-		s.fault, s.stopped = m.GetFault(), m.GetStopped() != nil
+		s.fault, s.stopped, s.accepted = m.GetFault(), m.GetStopped() != nil, s.opened != nil
 		gate = s.gate
 	})
 	if gate != nil {
@@ -132,7 +133,7 @@ func (s *sourceStream) stop(ctx context.Context) error {
 	if err := s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Stop{Stop: &pluginv1.Stop{}}}); err != nil {
 		return err
 	}
-	return s.stoppedWithin(ctx)
+	return s.stoppedWithin(ctx, s.suite.drain)
 }
 
 // works demands that the stream takes a message and does not end by it.

@@ -1,0 +1,136 @@
+package conformance_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/relevo-io/relevo/internal/conformance"
+	"github.com/relevo-io/relevo/sdk/sdktest"
+)
+
+const brokenPackage = "github.com/relevo-io/relevo/test/plugins/broken"
+
+// bug is how one is found.
+type bug struct{ check, says string }
+
+// requireFound runs, for each bug, the check that should find it, and demands that it does and says why.
+func requireFound(t *testing.T, bugs map[string]bug, spec func(name string) conformance.Spec) {
+	t.Helper()
+	exe := sdktest.Build(t, brokenPackage)
+	subjects := map[string]subject{}
+	for name, b := range bugs {
+		subjects[name] = subject{exe, spec(name), map[string]conformance.Outcome{b.check: conformance.Fail}}
+	}
+	results := runAll(t, subjects, func(s subject) conformance.Target {
+		// A bug that is a hang shows only when time is up.
+		target := conformance.Target{Path: s.exe, Spec: &s.spec, CheckTimeout: 8 * time.Second, DrainTimeout: 3 * time.Second}
+		for check := range s.but {
+			target.Only = []string{check}
+			if check == "nobody-connects" {
+				target.CheckTimeout = 30 * time.Second
+			}
+		}
+		return target
+	})
+	for name, b := range bugs {
+		t.Run(name, func(t *testing.T) {
+			for _, r := range results[name] {
+				if r.Name != b.check {
+					continue // one that the bug breaks too
+				}
+				require.Equal(t, conformance.Fail, r.Outcome)
+				require.Contains(t, r.Detail, b.says)
+				return
+			}
+			require.Fail(t, "the check was not made", "%v", results[name])
+		})
+	}
+}
+
+// brokenSink is a sink whose target can be taken away.
+func brokenSink(t *testing.T, bug string) conformance.Spec {
+	down := filepath.Join(t.TempDir(), "down")
+	s := simpleBrokenSink(bug)
+	s.Env["BROKEN_DOWN"], s.Break, s.Mend = down, []string{"touch", down}, []string{"rm", down}
+	return s
+}
+
+func simpleBrokenSink(bug string) conformance.Spec {
+	return conformance.Spec{Env: map[string]string{"BROKEN": "sink:" + bug}, Refused: &conformance.EventSpec{ID: "refused"}}
+}
+
+func brokenSource(t *testing.T, exe, bug string) conformance.Spec {
+	file := filepath.Join(t.TempDir(), "events")
+	return conformance.Spec{
+		Env:    map[string]string{"BROKEN": "source:" + bug},
+		Config: map[string]any{"file": file},
+		Put:    []string{exe, "put", file, "{events}", "{keys}"},
+	}
+}
+
+func TestEveryBugOfASinkIsFound(t *testing.T) {
+	t.Parallel()
+	bugs := map[string]bug{
+		"junk-before-handshake":    {"handshake", "loading..."},
+		"describes-otherwise":      {"describe-command", "different things"},
+		"broken-schema":            {"config-schema", "no JSON Schema"},
+		"takes-unknown-keys":       {"unknown-key", "it was opened"},
+		"acks-before-opened":       {"opened-first", "before Opened"},
+		"talks-on-stdout":          {"quiet-stdout", "serving"},
+		"needs-environment":        {"bare-environment", "HOME is not set"},
+		"dies-at-sigterm":          {"signals", "terminated"},
+		"outlives-stdin":           {"stdin-eof", "still there after 2s"},
+		"outlives-connection":      {"connection-lost", "still there after 5s"},
+		"waits-for-ever":           {"nobody-connects", "still there"},
+		"serves-one-stream":        {"second-stream", "one stream is enough"},
+		"hangs-on-stop":            {"opened-first", "drain time-out"},
+		"stays-after-stopped":      {"opened-first", "end of the stream after Stopped"},
+		"acks-twice":               {"each-number-ends-once", "ended twice"},
+		"acks-what-was-not-sent":   {"each-number-ends-once", "never sent"},
+		"loses-one":                {"event-shapes", "are open, the first of them is 7"},
+		"returns-without-reason":   {"each-number-ends-once", "no earlier event of that key has failed"},
+		"reorders":                 {"order-per-key", "before number"},
+		"chokes-on-tombstones":     {"event-shapes", "no payload"},
+		"answers-while-reading":    {"slow-host", "longer than"},
+		"ends-failures-twice":      {"refused-event", "ended twice"},
+		"refuses-for-now":          {"refused-event", "should be PERMANENT"},
+		"forgets-returned":         {"refused-event", "are open"},
+		"goes-on-behind-a-failure": {"refused-event", "had failed, and before Release"},
+		"fails-what-is-behind":     {"refused-event", "it is to be returned"},
+		"ignores-release":          {"refused-event", "returned after Release"},
+		"takes-no-key-for-a-key":   {"refused-without-key", "no earlier event"},
+		"acks-while-down":          {"broker-away", "acked while the target was away"},
+		"gives-up-while-down":      {"broker-away", "failed for good"},
+		"forgets-while-down":       {"broker-away", "after the target is back"},
+		"stops-before-the-end":     {"drain", "had not ended"},
+	}
+	requireFound(t, bugs, func(name string) conformance.Spec { return brokenSink(t, name) })
+}
+
+func TestEveryBugOfASourceIsFound(t *testing.T) {
+	t.Parallel()
+	exe := sdktest.Build(t, brokenPackage)
+	bugs := map[string]bug{
+		"hangs-on-stop":                     {"opened-first", "drain time-out"},
+		"skips-a-number":                    {"reads-events", "the next one is 1"},
+		"miscounts":                         {"reads-events", "has count"},
+		"makes-long-ids":                    {"reads-events", "the limit is 255"},
+		"gives-positions":                   {"reads-events", "carries a position"},
+		"reads-twice":                       {"reads-events", "and again as"},
+		"overruns-the-window":               {"window", "the window is 10"},
+		"never-makes-room":                  {"window", "after acks had made room"},
+		"overruns-the-byte-window":          {"byte-window", "admits one event"},
+		"ignores-a-new-window":              {"window-grows", "after the window had grown"},
+		"forgets-acks":                      {"acks-last", "came again after it"},
+		"forgets-what-was-not-acked":        {"redelivery", "has not come again"},
+		"never-answers-hold":                {"hold", "wait for Held"},
+		"reads-what-is-held":                {"hold", "has answered Held for"},
+		"keeps-what-is-returned":            {"hold", "of the released key"},
+		"ignores-release":                   {"hold", "of the released key"},
+		"reads-what-is-held-from-the-start": {"held-from-the-start", "has answered Held for"},
+	}
+	requireFound(t, bugs, func(name string) conformance.Spec { return brokenSource(t, exe, name) })
+}
