@@ -266,6 +266,9 @@ func (n *instance) why() string {
 	return fmt.Sprintf("%s: %s", n.name, n.down)
 }
 
+// silence is how long a source may say nothing; the protocol asks for a Status every few seconds.
+const silence = 30 * time.Second
+
 // stall is the progress watchdog: work is pending, and one of these has not moved for stall_after.
 func (p *Pipeline) stall(now time.Time) (reason, culprit string) {
 	w, l, limit := &p.watch, p.ledger, p.set.Config.Delivery.StallAfter
@@ -291,7 +294,7 @@ func (p *Pipeline) stall(now time.Time) (reason, culprit string) {
 		return fmt.Sprintf("source has not answered Hold, for %s", span(w.unanswered)), "source"
 	case p.source.opened && l.events == 0 && w.source.oldest != nil && *w.source.oldest > limit.Seconds() && long(w.lastRead) && len(l.held) == 0:
 		return fmt.Sprintf("source has unpublished events, the oldest %.0fs old, and has sent none for %s", *w.source.oldest, span(w.lastRead)), "source"
-	case p.source.opened && p.source.state == "streaming" && long(w.source.at):
+	case p.source.opened && p.source.state == "streaming" && long(w.source.at) && now.Sub(w.source.at) > silence:
 		return fmt.Sprintf("source has said nothing for %s", span(w.source.at)), "source"
 	}
 	for _, n := range append([]*instance{p.source}, p.sinks...) {
