@@ -30,6 +30,12 @@ type host struct {
 func newHost(t testing.TB, p Plugin) *host {
 	t.Helper()
 	lis := bufconn.Listen(1 << 20)
+	return serveOn(t, p, lis, func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) })
+}
+
+// serveOn serves a plugin on a listener and connects to it.
+func serveOn(t testing.TB, p Plugin, lis net.Listener, dial func(context.Context, string) (net.Conn, error)) *host {
+	t.Helper()
 	srv := grpc.NewServer(ServerOptions(p)...)
 	Register(srv, p)
 	served := make(chan struct{})
@@ -38,9 +44,11 @@ func newHost(t testing.TB, p Plugin) *host {
 		_ = srv.Serve(lis)
 	}()
 	conn, err := grpc.NewClient("passthrough:///plugin",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+		grpc.WithContextDialer(dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{}), grpc.MaxCallRecvMsgSize(wire.MaxMessage)))
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{}), grpc.MaxCallRecvMsgSize(wire.MaxMessage)),
+		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connWindow),
+		grpc.WithReadBufferSize(ioBuffer), grpc.WithWriteBufferSize(ioBuffer))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(func() {
