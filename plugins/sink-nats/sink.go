@@ -139,11 +139,14 @@ func newEngine(ctx context.Context, o sdk.SinkOpen[Config], s answers, l *link, 
 	return e
 }
 
-// hasBatches reports whether the server is of 2.12 or later, which has atomic batches.
-func hasBatches(nc *nats.Conn) bool {
-	var major, minor int
-	_, err := fmt.Sscanf(nc.ConnectedServerVersion(), "%d.%d", &major, &minor)
-	return err == nil && (major > 2 || major == 2 && minor >= 12)
+// hasBatches reports whether the server has atomic batches.
+func hasBatches(nc *nats.Conn) bool { return atLeast(nc, 2, 12) }
+
+// atLeast reports whether the server is of that version or a later one.
+func atLeast(nc *nats.Conn, major, minor int) bool {
+	var a, b int
+	_, err := fmt.Sscanf(nc.ConnectedServerVersion(), "%d.%d", &a, &b)
+	return err == nil && (a > major || a == major && b >= minor)
 }
 
 // inbox is where answers to what is published arrive.

@@ -72,7 +72,11 @@ func resolve(ctx context.Context, js jetstream.JetStream, l *link, c Config, con
 	}
 	switch {
 	case err == nil:
-		f := factsOf(&s.CachedInfo().Config)
+		config := &s.CachedInfo().Config
+		if e := unusable(config); e != nil {
+			return nil, e
+		}
+		f := factsOf(config)
 		return &f, nil
 	case apiUnanswered(err) && apiDenied(l):
 		// The user may publish and nothing else. Limits are not known then, and batches are used only if asked for.
@@ -83,6 +87,21 @@ func resolve(ctx context.Context, js jetstream.JetStream, l *link, c Config, con
 	}
 	return nil, sdk.Transient(fmt.Errorf("look up the stream: %w", err)).WithCode("jetstream_unavailable").
 		WithHint("check that JetStream is enabled at the server and for the account")
+}
+
+// unusable says why no event can be published to a stream; nil: one can.
+func unusable(s *jetstream.StreamConfig) *sdk.Error {
+	switch {
+	case s.NoAck:
+		// Nothing published to it could ever be acked.
+		return sdk.Config(fmt.Errorf("stream %q confirms nothing (no_ack)", s.Name)).WithCode("stream_no_ack").
+			WithHint("nats stream edit " + s.Name + " --ack")
+	case s.Sealed:
+		return sdk.Config(fmt.Errorf("stream %q is sealed", s.Name)).WithCode("stream_sealed").WithHint("publish to another stream")
+	case s.Mirror != nil:
+		return sdk.Config(fmt.Errorf("stream %q is a mirror", s.Name)).WithCode("stream_mirror").WithHint("publish to the stream that it mirrors")
+	}
+	return nil
 }
 
 func streamMissing(name string) *sdk.Error {
