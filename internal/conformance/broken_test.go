@@ -75,6 +75,7 @@ func TestEveryBugOfASinkIsFound(t *testing.T) {
 	t.Parallel()
 	bugs := map[string]bug{
 		"junk-before-handshake":    {"handshake", "loading..."},
+		"listens-elsewhere":        {"handshake", "PLUGIN_UNIX_SOCKET_DIR"},
 		"describes-otherwise":      {"describe-command", "different things"},
 		"broken-schema":            {"config-schema", "no JSON Schema"},
 		"takes-unknown-keys":       {"unknown-key", "it was opened"},

@@ -22,8 +22,10 @@ import (
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
-// maxMessage is what a host receives.
-const maxMessage = 17 << 20
+const (
+	maxMessage    = 17 << 20 // what a host receives
+	maxSocketPath = 103      // on darwin; Linux allows 107
+)
 
 // process is one running plugin, in a process group of its own.
 type process struct {
@@ -48,14 +50,14 @@ type process struct {
 func (s *suite) handshakeEnv() []string {
 	return []string{
 		"RELEVO_PLUGIN=d5a3", "RELEVO_HOST_PID=" + strconv.Itoa(os.Getpid()),
-		"PLUGIN_PROTOCOL_VERSIONS=1", "PLUGIN_UNIX_SOCKET_DIR=" + s.dir,
+		"PLUGIN_PROTOCOL_VERSIONS=1", "PLUGIN_UNIX_SOCKET_DIR=" + s.dir, "RELEVO_LOG_LEVEL=info",
 	}
 }
 
 // usualEnv is what a host passes on of its own environment, and what the author asks for.
 func (s *suite) usualEnv() []string {
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "GODEBUG"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
@@ -82,10 +84,8 @@ func (r *attempt) start(ctx context.Context, env []string) (*process, error) {
 	defer cancel()
 	select {
 	case line := <-p.first:
-		if p.address, err = parseHandshake(line); err != nil {
-			return nil, err
-		}
-		return p, nil
+		p.address, err = parseHandshake(line, r.dir)
+		return p, err
 	case <-p.exited:
 		return nil, fmt.Errorf("the process ended before its handshake line: %v", p.state)
 	case <-ctx.Done():
@@ -155,7 +155,7 @@ func (p *process) readStdout(f *os.File) {
 
 // parseHandshake reads go-plugin's line: core version, protocol version, network, address, protocol, and more that we
 // have no use for.
-func parseHandshake(line string) (address string, err error) {
+func parseHandshake(line, dir string) (address string, err error) {
 	f := strings.Split(line, "|")
 	switch {
 	case len(f) < 5:
@@ -168,6 +168,10 @@ func parseHandshake(line string) (address string, err error) {
 		return "", fmt.Errorf("handshake %q: the network is %s and not unix", line, f[2])
 	case strings.TrimSpace(f[4]) != "grpc":
 		return "", fmt.Errorf("handshake %q: the protocol is %s and not grpc", line, f[4])
+	case len(f[3]) > maxSocketPath:
+		return "", fmt.Errorf("handshake %q: the socket's path has %d bytes; a system allows %d", line, len(f[3]), maxSocketPath)
+	case !strings.HasPrefix(filepath.Clean(f[3]), dir+string(filepath.Separator)):
+		return "", fmt.Errorf("handshake %q: the socket is not in the directory that PLUGIN_UNIX_SOCKET_DIR names (%s)", line, dir)
 	}
 	return f[3], nil
 }

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -182,7 +183,7 @@ func eventShapes(ctx context.Context, r *attempt) error {
 			e.Headers = []*pluginv1.Header{{Name: "bytes", Value: []byte{0, '\r', '\n', 0xff}}}
 		}},
 		{"the largest headers", func(e *pluginv1.Event) {
-			e.Headers = []*pluginv1.Header{{Name: "h", Value: make([]byte, maxHeaderBytes-1)}}
+			e.Headers = []*pluginv1.Header{{Name: "h", Value: bytes.Repeat([]byte("v"), maxHeaderBytes-1)}}
 		}},
 	}
 	events := make([]*pluginv1.Event, len(shapes))

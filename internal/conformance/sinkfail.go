@@ -196,7 +196,7 @@ func drain(ctx context.Context, r *attempt) error {
 // brokerAway takes the target away and brings it back. A sink goes on by itself, or fails what it can't publish and is
 // sent it again.
 func brokerAway(ctx context.Context, r *attempt) error {
-	if len(r.spec.Break) == 0 {
+	if len(r.spec.Break) == 0 && r.spec.OnBreak == nil {
 		return notRun("add `break` and `mend` to conformance.yaml: commands that take the target away and bring it back")
 	}
 	_, s, err := r.connectedSink(ctx)
@@ -206,13 +206,13 @@ func brokerAway(ctx context.Context, r *attempt) error {
 	if err := s.works(ctx, r); err != nil {
 		return err
 	}
-	if err := r.command(ctx, r.spec.Break); err != nil {
+	if err := r.hook(ctx, r.spec.OnBreak, r.spec.Break); err != nil {
 		return err
 	}
 	mended := false
 	defer func() {
 		if !mended { // or every check behind this one fails too
-			_ = r.command(context.WithoutCancel(ctx), r.spec.Mend)
+			_ = r.hook(context.WithoutCancel(ctx), r.spec.OnMend, r.spec.Mend)
 		}
 	}()
 	key := r.key("away")
@@ -229,7 +229,7 @@ func brokerAway(ctx context.Context, r *attempt) error {
 	if n := s.standing(away); n == acked {
 		return fmt.Errorf("number %d was acked while the target was away", away)
 	}
-	if err := r.command(ctx, r.spec.Mend); err != nil {
+	if err := r.hook(ctx, r.spec.OnMend, r.spec.Mend); err != nil {
 		return err
 	}
 	mended = true
@@ -260,6 +260,14 @@ func brokerAway(ctx context.Context, r *attempt) error {
 func (s *sinkStream) standing(seq uint64) (how standing) {
 	s.look(func() { how = s.numbers[seq-1].standing })
 	return how
+}
+
+// hook calls the author's function, or runs the command in its place.
+func (r *attempt) hook(ctx context.Context, f func(context.Context) error, argv []string) error {
+	if f != nil {
+		return f(ctx)
+	}
+	return r.command(ctx, argv)
 }
 
 // command runs one of the author's commands.

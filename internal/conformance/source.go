@@ -62,7 +62,7 @@ func readsEvents(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
-	if len(r.spec.Put) == 0 {
+	if len(r.spec.Put) == 0 && r.spec.OnPut == nil {
 		const long = 5 * time.Second
 		if err := s.settles(ctx, long, "events", func() bool { return len(s.readings) >= someEvents }); err != nil {
 			return err

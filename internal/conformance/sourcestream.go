@@ -166,6 +166,9 @@ func (r *attempt) put(ctx context.Context, events, keys int) error {
 	if r.noEvents != "" {
 		return notRun("%s", r.noEvents)
 	}
+	if r.spec.OnPut != nil {
+		return r.spec.OnPut(ctx, events, keys)
+	}
 	if len(r.spec.Put) == 0 {
 		return nil
 	}

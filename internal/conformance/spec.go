@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,6 +42,11 @@ type Spec struct {
 	// Put is a command that puts events into the source: {events} of them over {keys} keys, in turn; both are replaced
 	// in every argument. Without it the source must make events by itself.
 	Put []string `yaml:"put" json:"put"`
+
+	// OnBreak, OnMend and OnPut are the same as functions, for tests in Go. They come before the commands.
+	OnBreak func(ctx context.Context) error                   `yaml:"-" json:"-"`
+	OnMend  func(ctx context.Context) error                   `yaml:"-" json:"-"`
+	OnPut   func(ctx context.Context, events, keys int) error `yaml:"-" json:"-"`
 
 	dir string // of conformance.yaml, where the commands run
 }
@@ -89,7 +95,7 @@ func (s *Spec) check() error {
 			return fmt.Errorf("start_timeout: %q is not a duration such as 30s", s.StartTimeout)
 		}
 	}
-	if (len(s.Break) == 0) != (len(s.Mend) == 0) {
+	if (len(s.Break) == 0 && s.OnBreak == nil) != (len(s.Mend) == 0 && s.OnMend == nil) {
 		return errors.New("break and mend: one needs the other")
 	}
 	if _, err := json.Marshal(s.Config); err != nil {
