@@ -39,7 +39,7 @@ type testConfig struct {
 	Labels   map[string]string `json:"labels"`
 	Nested   []columns         `json:"nested"`
 	Hidden   string            `json:"-"`
-	internal string
+	internal string            //nolint:unused // not a key
 }
 
 type tlsConfig struct {

@@ -33,7 +33,7 @@ func itemsOf(b *wire.Batch) (items []Item, malformed []malformedEvent, err error
 		if len(headers) > 0 {
 			it.Headers = headers[:0:len(headers)]
 		}
-		if err := it.Event.Parse(raw); err != nil {
+		if err := it.Parse(raw); err != nil {
 			*it = Item{}
 			items = items[:len(items)-1]
 			_, key, _ := wire.IDAndKey(raw)

@@ -78,8 +78,8 @@ func runProcessSink(ctx context.Context, o SinkOpen[processConfig], s *SinkStrea
 	if n := o.Config.Noise; n > 0 {
 		line := strings.Repeat("x", n)
 		fmt.Println("os.Stdout " + line)
-		fmt.Fprintln(os.Stderr, "os.Stderr "+line)
-		fmt.Fprintln(early, "early "+line)
+		_, _ = fmt.Fprintln(os.Stderr, "os.Stderr "+line)
+		_, _ = fmt.Fprintln(early, "early "+line)
 		log.Print("log " + line)
 	}
 	switch o.Config.Panic {

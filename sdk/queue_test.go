@@ -27,8 +27,8 @@ func TestQueueIsBounded(t *testing.T) {
 		go func() { got <- q.room(ctx, size) }()
 		synctest.Wait()
 		select {
-		case <-got:
-			t.Fatal("there was room beyond the window")
+		case err := <-got:
+			require.Fail(t, "there was room beyond the window", "%v", err)
 		default:
 		}
 		require.Len(t, (<-q.out).(*Events).Items, 1)

@@ -4,13 +4,15 @@ package main
 
 import "github.com/relevo-io/relevo/sdk"
 
-func main() {
-	sdk.Main(sdk.StreamSink(sdk.Spec[config]{
+func main() { sdk.Main(plugin()) }
+
+func plugin() sdk.Plugin {
+	return sdk.StreamSink(sdk.Spec[config]{
 		Name:            "null",
 		Summary:         "Accepts events and forgets them. For tests and benchmarks.",
 		MaxMessageBytes: maxMessage,
 		KeepsOrder:      true,
 		Destination:     &sdk.Destination{Noun: "destination", MaxBytes: 255},
 		Check:           check,
-	}, run))
+	}, run)
 }

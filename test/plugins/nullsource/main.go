@@ -4,12 +4,14 @@ package main
 
 import "github.com/relevo-io/relevo/sdk"
 
-func main() {
-	sdk.Main(sdk.Source(sdk.Spec[config]{
+func main() { sdk.Main(plugin()) }
+
+func plugin() sdk.Plugin {
+	return sdk.Source(sdk.Spec[config]{
 		Name:         "null",
 		Summary:      "Makes numbered events. For tests and benchmarks.",
 		Defaults:     defaults,
 		HoldsKeys:    true,
 		HasPositions: true,
-	}, run))
+	}, run)
 }
