@@ -37,6 +37,7 @@ type engine struct {
 	deleted uint64
 	missing uint64 // rows that were gone when they were to be deleted
 	reads   uint64
+	bounded uint64 // reads that began above a bound
 }
 
 var errEarly = errors.New("protocol: numbers were ended before any was sent")
@@ -192,6 +193,7 @@ func (e *engine) status(now time.Time) sdk.SourceStatus {
 		{Name: "rows_missing_at_delete_total", Value: float64(e.missing)},
 		{Name: "rows_found_by_sweep_total", Value: float64(e.found)},
 		{Name: "reads_total", Value: float64(e.reads)},
+		{Name: "reads_bounded_total", Value: float64(e.bounded)},
 	}
 	return st
 }

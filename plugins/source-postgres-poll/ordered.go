@@ -58,6 +58,9 @@ func (r *reader) readOrdered(ctx context.Context) (outcome, error) {
 
 	e.mu.Lock()
 	e.reads++
+	if !r.byKey && floor != math.MinInt64 {
+		e.bounded++
+	}
 	e.clock = time.Until(snap.now)
 	l.fly(e)
 	switch {

@@ -253,7 +253,10 @@ func (s *source) work(ctx context.Context, reader, del *session, l *outbox.Layou
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return s.s.Status(s.e.status(time.Now())) // the last figures
 }
 
 // statusInterval is how often the host hears how it goes.
