@@ -85,3 +85,14 @@ func (r *reaper) tell(op string, pid int) {
 	defer r.mu.Unlock()
 	_, _ = fmt.Fprintf(r.in, "%s %d\n", op, pid)
 }
+
+// Adopt hands another child of this process to the reaper: it is ended (SIGQUIT) when this process ends. release is called
+// once the child has ended by itself.
+func Adopt(pid int) (release func(), err error) {
+	r, err := theReaper()
+	if err != nil {
+		return nil, err
+	}
+	r.add(pid)
+	return func() { r.remove(pid) }, nil
+}
