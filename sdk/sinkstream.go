@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/relevo-io/relevo/internal/failpoint"
 	"github.com/relevo-io/relevo/internal/wire"
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
@@ -310,6 +311,7 @@ func (s *SinkStream) flush() {
 	n := s.ends.take()
 	s.mu.Unlock()
 	if n.ack != nil {
+		failpoint.Hit(failpoint.SinkConfirmed)
 		if s.send(&pluginv1.WriteResponse{Message: &pluginv1.WriteResponse_Ack{Ack: n.ack}}) != nil {
 			return
 		}

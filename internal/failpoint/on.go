@@ -13,6 +13,7 @@ import (
 var (
 	armed string
 	left  atomic.Int64
+	once  string
 )
 
 func init() {
@@ -22,12 +23,27 @@ func init() {
 	if n, err := strconv.Atoi(times); found && err == nil {
 		left.Store(int64(n))
 	}
+	once = os.Getenv("RELEVO_FAILPOINT_ONCE")
 }
 
 // Hit kills the process if the failpoint is armed and its turn has come.
 func Hit(name string) {
-	if name == armed && left.Add(-1) == 0 {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // the signal is on its way
+	if name != armed || left.Add(-1) > 0 || !claim() {
+		return
 	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {} // the signal is on its way
+}
+
+// claim makes the file of RELEVO_FAILPOINT_ONCE. It fails where a life before this one has made it.
+func claim() bool {
+	if once == "" {
+		return true
+	}
+	f, err := os.OpenFile(once, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return false
+	}
+	_ = f.Close() // nothing was written
+	return true
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/relevo-io/relevo/internal/failpoint"
 	"github.com/relevo-io/relevo/internal/outbox"
 )
 
@@ -68,8 +69,10 @@ func (d *deleter) delete(ctx context.Context, refs []ref) error {
 		wait := backoff.NewExponentialBackOff()
 		wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
 		for {
+			failpoint.Hit(failpoint.BeforeDelete)
 			rows, xid, err := d.s.delete(ctx, d.q.delete(d.arrays))
 			if err == nil {
+				failpoint.Hit(failpoint.AfterDelete)
 				d.committed(f, xid, len(refs), int(rows))
 				break
 			}

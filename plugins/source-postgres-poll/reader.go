@@ -9,6 +9,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/relevo-io/relevo/internal/failpoint"
 	"github.com/relevo-io/relevo/internal/outbox"
 	"github.com/relevo-io/relevo/internal/wire"
 	"github.com/relevo-io/relevo/sdk"
@@ -354,6 +355,9 @@ func (l *load) fly(e *engine) {
 
 // queue hands the batches over.
 func (l *load) queue(ctx context.Context) error {
+	if l.rows > 0 {
+		failpoint.Hit(failpoint.SourceRead)
+	}
 	for _, it := range l.items {
 		if err := l.r.queue(ctx, it); err != nil {
 			return err
