@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
@@ -147,6 +149,14 @@ func (e *ending) stoppedWithin(ctx context.Context, drain time.Duration) error {
 		return err
 	}
 	return e.until(ctx, "the end of the stream after Stopped", func() bool { return e.ended != nil })
+}
+
+// checkUnknown looks at a message of no kind that we know. One that a later version added is to be passed over.
+func checkUnknown(m proto.Message) error {
+	if len(m.ProtoReflect().GetUnknown()) > 0 {
+		return nil
+	}
+	return errors.New("an empty message came")
 }
 
 func faultText(f *pluginv1.Fault) string {

@@ -98,10 +98,13 @@ func (l *sinkLedger) end(seq uint64, how standing) (*number, error) {
 
 // received applies one message and says which rule it breaks.
 func (l *sinkLedger) received(m *pluginv1.WriteResponse) error {
+	if m.GetMessage() == nil {
+		return checkUnknown(m)
+	}
 	switch r := m.GetMessage().(type) {
 	case *pluginv1.WriteResponse_Opened:
 		if l.opened != nil {
-			return errors.New("Opened came twice")
+			return errors.New("a second Opened came")
 		}
 		l.opened = r.Opened
 		return nil
@@ -113,9 +116,9 @@ func (l *sinkLedger) received(m *pluginv1.WriteResponse) error {
 	case *pluginv1.WriteResponse_Stopped:
 		switch {
 		case !l.stopping:
-			return errors.New("Stopped came without Stop")
+			return errors.New("a Stopped came without Stop")
 		case l.openCount > 0:
-			return fmt.Errorf("Stopped came while %d numbers had not ended, the first of them %d", l.openCount, l.through+1)
+			return fmt.Errorf("a Stopped came while %d numbers had not ended, the first of them %d", l.openCount, l.through+1)
 		}
 		return nil
 	}
@@ -130,7 +133,7 @@ func (l *sinkLedger) received(m *pluginv1.WriteResponse) error {
 	case *pluginv1.WriteResponse_Returned:
 		return l.giveBack(r.Returned)
 	}
-	return errors.New("a message came that sets no field of WriteResponse")
+	return fmt.Errorf("BUG: no rule for %T", m.GetMessage())
 }
 
 func (l *sinkLedger) ack(a *pluginv1.SinkAck) error {

@@ -46,10 +46,13 @@ func newSourceLedger(w *pluginv1.Window) *sourceLedger {
 
 // received applies one message and says which rule it breaks.
 func (l *sourceLedger) received(m *pluginv1.ReadResponse) error {
+	if m.GetMessage() == nil {
+		return checkUnknown(m)
+	}
 	switch r := m.GetMessage().(type) {
 	case *pluginv1.ReadResponse_Opened:
 		if l.opened != nil {
-			return errors.New("Opened came twice")
+			return errors.New("a second Opened came")
 		}
 		l.opened = r.Opened
 		return nil
@@ -68,18 +71,18 @@ func (l *sourceLedger) received(m *pluginv1.ReadResponse) error {
 	case *pluginv1.ReadResponse_Held:
 		for _, k := range r.Held.GetKeys() {
 			if !l.asked[string(k)] {
-				return fmt.Errorf("Held names key %q, which no Hold has asked for", k)
+				return fmt.Errorf("a Held names key %q, which no Hold has asked for", k)
 			}
 			l.held[string(k)] = true
 		}
 		return nil
 	case *pluginv1.ReadResponse_Progress:
 		if !l.opened.GetHasPositions() || len(r.Progress.GetPosition()) == 0 {
-			return errors.New("Progress came without a position, or from a source that has none")
+			return errors.New("a Progress came without a position, or from a source that has none")
 		}
 		return nil
 	}
-	return errors.New("a message came that sets no field of ReadResponse")
+	return fmt.Errorf("BUG: no rule for %T", m.GetMessage())
 }
 
 func (l *sourceLedger) batch(b *pluginv1.Batch) error {
