@@ -1,7 +1,9 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -111,15 +113,25 @@ func eventually(t testing.TB, cond func() bool, what string) {
 
 // gone reports whether a process has ended; one that nobody has reaped yet has.
 func gone(pid int) bool {
-	if syscall.Kill(pid, 0) == syscall.ESRCH {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return true
+	}
+	s := state(pid)
+	return s == 'Z' || s == 'X' || s == 0
+}
+
+// state of a process: R, S, T, Z, …; 0: it is not there.
+func state(pid int) byte {
+	if _, err := os.Stat("/proc/self/stat"); err != nil { // Darwin
+		out, _ := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
+		return append(bytes.TrimSpace(out), 0)[0]
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false // no /proc: wait for ESRCH
+		return 0
 	}
 	_, after, _ := strings.Cut(string(stat), ") ")
-	return strings.HasPrefix(after, "Z") || strings.HasPrefix(after, "X")
+	return append([]byte(after), 0)[0]
 }
 
 // logs is a slog.Handler that keeps what it is given.

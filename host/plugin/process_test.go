@@ -61,6 +61,17 @@ func TestStdoutAndStderrOfGoPlugin(t *testing.T) {
 	require.Equal(t, slog.LevelWarn, l.await(t, "printed to stderr").Level)
 }
 
+// A broker would start a goroutine in the host for each connection that a plugin announces.
+func TestNoBroker(t *testing.T) {
+	t.Parallel()
+	s, l := hostile(t, "tell")
+	p := mustLaunch(t, s)
+	l.await(t, "not served: /plugin.GRPCStdio/StreamStdio")
+	p.Close(t.Context())
+	_, ok := l.find("not served: /plugin.GRPCBroker")
+	require.False(t, ok)
+}
+
 func TestHostileStderr(t *testing.T) {
 	t.Parallel()
 	s, l := hostile(t, "stderr")
@@ -165,6 +176,7 @@ func TestCloseOfStoppedPluginEnds(t *testing.T) {
 	s, l := hostile(t, "good")
 	p := mustLaunch(t, s)
 	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGSTOP))
+	eventually(t, func() bool { return state(p.PID()) == 'T' }, "the plugin is stopped")
 	closeWithin(t, p, 200*time.Millisecond)
 	require.False(t, p.Exit().Hung)
 	require.ErrorContains(t, p.Exit().Err, "killed")
@@ -374,10 +386,10 @@ func TestRestartsLeakNothing(t *testing.T) {
 	// Not parallel: it counts.
 	before := leakCount(t)
 	for i := range 50 {
-		mode := []string{"good", "stock", "good", "crash", "nobody"}[i%5]
+		mode := []string{"good", "stock", "crash", "nobody", "gone"}[i%5]
 		s, _ := hostile(t, mode)
 		p, err := Launch(t.Context(), s)
-		if mode == "crash" || mode == "nobody" {
+		if i%5 >= 2 {
 			require.Error(t, err)
 			continue
 		}

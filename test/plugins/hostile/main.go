@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -56,6 +57,11 @@ func before(mode string) {
 		_, _ = out.WriteString("Loading modules...\n\n1|2\n\x00\xff\xfe\nalmost|a|hand|shake\n")
 	case "long-line":
 		_, _ = out.WriteString(strings.Repeat("x", 200<<10) + "\n")
+	case "gone": // at once after the handshake
+		l, err := net.Listen("unix", filepath.Join(socketDir(), "s"))
+		must(err)
+		line(l.Addr().String())
+		os.Exit(5)
 	case "nobody":
 		line(filepath.Join(socketDir(), "nobody"))
 		forever()

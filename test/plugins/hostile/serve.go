@@ -44,7 +44,16 @@ func serve(mode string) {
 }
 
 func newServer(mode string) *grpc.Server {
-	srv := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec{}), grpc.MaxRecvMsgSize(wire.MaxMessage))
+	srv := grpc.NewServer(
+		grpc.ForceServerCodecV2(wire.Codec{}), grpc.MaxRecvMsgSize(wire.MaxMessage),
+		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+			method, _ := grpc.MethodFromServerStream(stream)
+			if mode == "tell" {
+				say("not served: " + method)
+			}
+			return status.Errorf(codes.Unimplemented, "unknown method %s", method)
+		}),
+	)
 	p := &service{mode: mode}
 	pluginv1.RegisterPluginServiceServer(srv, p)
 	srv.RegisterService(&grpc.ServiceDesc{
