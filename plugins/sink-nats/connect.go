@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -39,6 +40,7 @@ type link struct {
 	reconnects  uint64   // how often it came back
 	denied      []string // subjects that we may not publish to, since the last look
 	lastErr     error    // of the newest attempt to reconnect, or reported by the server
+	closed      bool     // for good
 }
 
 // linkNews is what a link has to tell since the last look.
@@ -46,6 +48,7 @@ type linkNews struct {
 	disconnects, reconnects uint64
 	denied                  []string
 	lastErr                 error
+	closed                  bool
 }
 
 // dial connects to one of the servers, once. Its error has a class: what a person must change is CONFIG.
@@ -69,7 +72,7 @@ func (l *link) Close() { l.nc.Close() }
 func (l *link) look() linkNews {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := linkNews{disconnects: l.disconnects, reconnects: l.reconnects, denied: l.denied, lastErr: l.lastErr}
+	n := linkNews{disconnects: l.disconnects, reconnects: l.reconnects, denied: l.denied, lastErr: l.lastErr, closed: l.closed}
 	l.denied = nil
 	return n
 }
@@ -123,6 +126,11 @@ func (c Config) options(ctx context.Context, l *link, name string) ([]nats.Optio
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			slog.InfoContext(ctx, "reconnected", "server", nc.ConnectedUrlRedacted())
 			l.changed(func() { l.reconnects++; l.lastErr = nil })
+		}),
+		// Reconnecting has no end, but some errors of the server end a connection: a protocol error, a message over a limit
+		// that was lowered.
+		nats.ClosedHandler(func(nc *nats.Conn) {
+			l.changed(func() { l.closed, l.lastErr = true, cmp.Or(nc.LastError(), l.lastErr) })
 		}),
 		nats.SetCustomDialer(dialer{ctx}),
 	}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +15,8 @@ import (
 const (
 	statusEvery     = 2 * time.Second
 	dupWarningEvery = time.Minute
+	// holdWarningEvery keeps a stream that refuses now and then from filling the log.
+	holdWarningEvery = 10 * time.Second
 
 	// maxReplies is what may wait in the channel of answers. nats.go drops what does not fit, which would be an ack
 	// time-out for each; in flight there is never more than a window or a batch for each stream, and a question.
@@ -71,9 +75,10 @@ type engine struct {
 	state     sdk.SinkState
 	text      string
 
-	counts         counts
-	nextDupWarning time.Time
-	seqs           []uint64 // reused
+	counts          counts
+	nextDupWarning  time.Time
+	nextHoldWarning time.Time
+	seqs            []uint64 // reused
 }
 
 // loop runs until Stop has come and every event has ended, or the drain time-out is over (both nil), or the attempt
@@ -172,6 +177,10 @@ func (e *engine) onLink() {
 			o.silent, o.pausedTo = false, time.Time{}
 		}
 	}
+	if n.closed && e.fatal == nil {
+		// The server has ended the connection for good. A new attempt makes a new one, with the limits of today.
+		e.fatal = sdk.Transient(fmt.Errorf("the connection was closed: %w", cmp.Or(n.lastErr, nats.ErrConnectionClosed))).WithCode("connection_closed")
+	}
 	e.seen = n
 	e.statusDue = true
 }
@@ -213,6 +222,10 @@ func (e *engine) expire(now time.Time) {
 		n++
 	}
 	e.deadlines = slices.Delete(e.deadlines, 0, n)
+	// I7: one op that waits long must not keep all those alive that were answered behind it.
+	if len(e.deadlines) > 2*len(e.ops)+maxWindow {
+		e.deadlines = slices.DeleteFunc(e.deadlines, func(p *op) bool { return p.over })
+	}
 }
 
 // wake is when the clock alone is a reason to look again.

@@ -141,7 +141,10 @@ func refuse(e *jetstream.APIError) *refusal {
 	case codeAtomicTooLarge:
 		// The server's max_batch_size is lower than ours.
 		r.code, r.scope, r.small = "batch_too_large", scopeBatch, true
-	case codeAtomicIncomplete, codeAtomicMissingSeq, codeAtomicHeader, codeAtomicInvalidID, codeAtomicInvalidCommit:
+	case codeAtomicHeader:
+		// The first servers with batches took no Nats-Msg-Id in them. Without it a repeat could not be told.
+		r.code, r.scope, r.disabled = "batches_without_ids", scopeBatch, true
+	case codeAtomicIncomplete, codeAtomicMissingSeq, codeAtomicInvalidID, codeAtomicInvalidCommit:
 		// A message of the batch was dropped on the way: too large, denied, captured by another stream.
 		r.code, r.scope = "batch_incomplete", scopeBatch
 	default:

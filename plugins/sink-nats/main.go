@@ -21,7 +21,8 @@ func spec() sdk.Spec[Config] {
 		MaxMessageBytes: 17 << 20,
 		KeepsOrder:      true,
 		Destination: &sdk.Destination{
-			Noun: "subject",
+			Noun:     "subject",
+			MaxBytes: maxSubject,
 			// Dots pass: order.created and com.acme.Order are normal. Empty tokens are found before publishing.
 			Forbidden: `[\s*>\x00-\x1f\x7f]`,
 		},

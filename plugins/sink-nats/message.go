@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -159,7 +158,7 @@ func (c *composer) size(it *sdk.Item) (headers, total int) {
 // server could let later events of the key pass (I4). limit is the server's max_payload.
 func (c *composer) preflight(it *sdk.Item, limit int) (size int, err error) {
 	if err := validSubject(it.Destination); err != nil {
-		return 0, permanent("subject_invalid", "subject %q: %w", it.Destination, err)
+		return 0, permanent("subject_invalid", "subject %.100q: %w", it.Destination, err)
 	}
 	for i, name := range [...]string{headerID, headerType, headerAggregateType, headerContentType} {
 		value := [...]string{it.ID, it.Type, it.AggregateType, it.ContentType}[i]
@@ -206,10 +205,17 @@ func validHeader(h *sdk.Header) error {
 	return nil
 }
 
+// maxSubject keeps the line that announces a message within the server's max_control_line of 4096 bytes, with the reply
+// subject and the sizes: a longer one ends the whole connection.
+const maxSubject = 3500
+
 // validSubject checks what a subject to publish to must look like.
 func validSubject(s string) error {
-	if s == "" {
+	switch {
+	case s == "":
 		return errors.New("it is empty")
+	case len(s) > maxSubject:
+		return fmt.Errorf("it has %d bytes, the limit is %d", len(s), maxSubject)
 	}
 	last := byte('.')
 	for i := range len(s) {
@@ -245,12 +251,4 @@ func matches(pattern, subject string) bool {
 		}
 		pattern, subject = pRest, sRest
 	}
-}
-
-// age is how long something has taken; 0 for what has not begun.
-func age(since, now time.Time) time.Duration {
-	if since.IsZero() {
-		return 0
-	}
-	return now.Sub(since)
 }

@@ -31,6 +31,8 @@ func TestPreflight(t *testing.T) {
 		"star":                {to("a.*"), "subject_invalid"},
 		"greater":             {to("a.>"), "subject_invalid"},
 		"space":               {to("a b"), "subject_invalid"},
+		"longest subject":     {to(strings.Repeat("s", 3500)), ""},
+		"too long a subject":  {to(strings.Repeat("s", 3501)), "subject_invalid"},
 		"newline":             {to("a\r\nPUB x"), "subject_invalid"},
 		"header":              {header("trace-id", "a b"), ""},
 		"empty value":         {header("x", ""), ""},
@@ -75,10 +77,13 @@ func TestWhatPreflightPassesIsStored(t *testing.T) {
 			it.Headers = []sdk.Header{{Name: names, Value: []byte(value)}}
 			all = append(all, it)
 		}
+		all = append(all, event("k", 7, "orders."+strings.Repeat("s", maxSubject-len("orders."))))
+		all[7].Headers = all[0].Headers
 		h.add(all...)
 		h.waitAcked(len(all))
 		require.NoError(t, h.stop())
 		require.Empty(t, h.failed())
+		require.Zero(t, h.metric("reconnects_total"))
 		for i, m := range natstest.Messages(t, js, "ORDERS") {
 			require.Equal(t, strings.TrimSpace(string(all[i].Headers[0].Value)), m.Header.Get(names))
 		}

@@ -126,7 +126,7 @@ func (e *engine) refusedBatch(p *op, r *refusal) {
 		if e.config.Publish == publishBatch {
 			e.fatal = atomicMissing(o.facts.name)
 		}
-		slog.WarnContext(e.logCtx, "the stream no longer takes batches: single messages from here on", "stream", o.facts.name)
+		slog.WarnContext(e.logCtx, "the stream does not take our batches: single messages from here on", "stream", o.facts.name, "err", r.err)
 		e.again(p)
 	case r.small:
 		o.batchCap = max(1, len(p.entries)/2)
@@ -144,7 +144,8 @@ func (e *engine) hold(p *op, r *refusal, now time.Time) {
 	if r.slow {
 		o.throttle()
 	}
-	if o.refused == nil {
+	if o.refused == nil && !now.Before(e.nextHoldWarning) {
+		e.nextHoldWarning = now.Add(holdWarningEvery)
 		slog.WarnContext(e.logCtx, "the stream takes nothing", "stream", o.facts.name, "code", r.code, "err", r.err)
 	}
 	o.refused = r

@@ -1,10 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"time"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/relevo-io/relevo/sdk"
 )
@@ -46,13 +45,14 @@ func (e *engine) health() (sdk.SinkState, string) {
 	}
 	state, text := sdk.SinkOK, ""
 	for _, o := range e.outlets {
+		name := cmp.Or(o.facts.name, "(unknown)")
 		switch {
 		case o.silent:
-			return sdk.SinkDown, fmt.Sprintf("stream %s: no confirmation within %v", o.facts.name, e.ackTimeout)
+			return sdk.SinkDown, fmt.Sprintf("stream %s: no confirmation within %v", name, e.ackTimeout)
 		case o.refused != nil && !o.refused.slow:
-			return sdk.SinkDown, fmt.Sprintf("stream %s: %v", o.facts.name, o.refused)
+			return sdk.SinkDown, fmt.Sprintf("stream %s: %v", name, o.refused)
 		case o.refused != nil:
-			state, text = sdk.SinkSlow, fmt.Sprintf("stream %s: %v", o.facts.name, o.refused)
+			state, text = sdk.SinkSlow, fmt.Sprintf("stream %s: %v", name, o.refused)
 		}
 	}
 	return state, text
@@ -100,7 +100,6 @@ func (e *engine) metrics() []sdk.Metric {
 	for _, p := range e.ops {
 		inflight += len(p.entries)
 	}
-	var s nats.Statistics = e.nc.Stats()
 	return []sdk.Metric{
 		{Name: "confirmed_total", Value: float64(e.counts.acks)},
 		{Name: "duplicates_total", Value: float64(e.counts.duplicates)},
@@ -110,7 +109,7 @@ func (e *engine) metrics() []sdk.Metric {
 		{Name: "ack_timeouts_total", Value: float64(e.counts.timeouts)},
 		{Name: "late_confirmations_total", Value: float64(e.counts.late)},
 		{Name: "failures_total", Value: float64(e.counts.failures)},
-		{Name: "reconnects_total", Value: float64(s.Reconnects)},
+		{Name: "reconnects_total", Value: float64(e.nc.Stats().Reconnects)},
 		{Name: "queued_events", Value: float64(queued)},
 		{Name: "in_flight_events", Value: float64(inflight)},
 	}
