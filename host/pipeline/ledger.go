@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"time"
+	"unicode/utf8"
 
 	"github.com/relevo-io/relevo/internal/wire"
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
@@ -410,8 +411,8 @@ func (l *Ledger) newBatch(f *wire.Batch) (*batch, error) {
 		b.left[o] = uint8(len(l.sinks))
 	}
 	for o := range f.Len() { // one malformed event must not come to light when its key is asked for
-		if id, _, err := wire.IDAndKey(f.Raw(o)); err != nil || len(id) == 0 {
-			return nil, protocolError("event %d cannot be read or has no id: %v", b.first+uint64(o), err)
+		if id, _, err := wire.IDAndKey(f.Raw(o)); err != nil || len(id) == 0 || !utf8.Valid(id) {
+			return nil, protocolError("event %d of the batch at %d cannot be read, or has no id of UTF-8: %v", o, b.first, err)
 		}
 	}
 	l.filter(b)

@@ -528,7 +528,7 @@ func (x *SinkOpened) GetCommittedPosition() []byte {
 }
 
 // SinkAck tells that the broker has confirmed events in the strongest way it offers. An event is acked only when every
-// earlier event of its key on this stream has ended as acked.
+// earlier event of its key on this stream has ended: acked, or failed and released.
 type SinkAck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Acks every number up to this one that has not ended yet. 0: none.
