@@ -44,6 +44,8 @@ type Layout struct {
 	Unique []Column // what identifies a row; the id first
 	Order  *Column  // nil: there is none
 	Time   *Column  // nil: there is none
+	// Ignored is why a column that nobody named and that is there by its default name is not used.
+	Ignored []*Problem
 
 	selected                                  []selected
 	unique                                    []int
@@ -79,8 +81,17 @@ type headerField struct {
 	field
 }
 
-// Bind looks the mapping's columns up in the table. A fault is a *Problem.
+// Bind looks the mapping's columns up in the table. The error is the first *Problem.
 func Bind(m Mapping, t *Table) (*Layout, error) {
+	l, faults := BindAll(m, t)
+	if len(faults) > 0 {
+		return nil, faults[0]
+	}
+	return l, nil
+}
+
+// BindAll is Bind with every fault; with any, the layout is good for nothing but its Table.
+func BindAll(m Mapping, t *Table) (*Layout, []*Problem) {
 	b := binder{l: &Layout{Table: t, ctid: -1, order: -1, tooLarge: -1, mime: m.MIME}, m: m, t: t}
 	b.unique()
 	b.l.key = b.field("key", m.Key, true)
@@ -91,23 +102,21 @@ func Bind(m Mapping, t *Table) (*Layout, error) {
 	b.headers()
 	b.time()
 	b.order()
-	if b.err != nil {
-		return nil, b.err
-	}
-	return b.l, nil
+	return b.l, b.faults
 }
 
-// binder keeps the first fault.
+// binder collects faults.
 type binder struct {
-	l   *Layout
-	m   Mapping
-	t   *Table
-	err error
+	l      *Layout
+	m      Mapping
+	t      *Table
+	faults []*Problem
 }
 
+// fail notes a fault, once for each place.
 func (b *binder) fail(p *Problem) {
-	if b.err == nil {
-		b.err = p
+	if !slices.ContainsFunc(b.faults, func(o *Problem) bool { return o.Path == p.Path && o.Code == p.Code }) {
+		b.faults = append(b.faults, p)
 	}
 }
 
@@ -133,12 +142,13 @@ func (b *binder) add(sql string, format int16) int {
 }
 
 func (b *binder) unique() {
-	key, err := b.t.uniqueKey(b.m.ID.Column)
 	if b.t.Column(b.m.ID.Column) == nil {
-		err = b.t.columnMissing("/columns/id", b.m.ID.Column)
+		b.fail(b.t.columnMissing("/columns/id", b.m.ID.Column))
+		return
 	}
-	if err != nil {
-		b.err = err
+	key, p := b.t.uniqueKey(b.m.ID.Column)
+	if p != nil {
+		b.fail(p)
 		return
 	}
 	var nulls []string
@@ -324,7 +334,9 @@ func (b *binder) time() {
 	f, p := newTimeField(b.m.Time, c)
 	if p != nil {
 		// A column that only happens to be called created_at is no reason to refuse the table.
-		if !b.m.optional["time"] {
+		if b.m.optional["time"] {
+			b.l.Ignored = append(b.l.Ignored, p)
+		} else {
 			b.fail(p)
 		}
 		return

@@ -57,6 +57,8 @@ type Table struct {
 	Columns     []Column
 	Indexes     []Index
 	RowSecurity bool // policies apply to this role
+	PrimaryKey  bool
+	Identity    string // pg_class.relreplident
 	Options     []string
 	CanSelect   bool
 	CanDelete   bool
@@ -81,13 +83,14 @@ func Inspect(ctx context.Context, conn *pgx.Conn, name Name) (*Table, error) {
 	var kind string
 	err := conn.QueryRow(ctx, `
 		SELECT c.oid, n.nspname, c.relname, c.relkind::text, coalesce(c.reloptions, '{}'), current_user::text,
-		       row_security_active(c.oid),
+		       row_security_active(c.oid), c.relreplident::text,
+		       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
 		       has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'SELECT'), has_table_privilege(c.oid, 'DELETE')
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relname = $1 AND CASE WHEN $2 = '' THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = $2 END
 		  AND c.relkind NOT IN ('i', 'I', 'S', 't', 'c')`,
 		name.Table, name.Schema).Scan(&t.OID, &t.Name.Schema, &t.Name.Table, &kind, &t.Options, &t.Role,
-		&t.RowSecurity, &t.HasUsage, &t.CanSelect, &t.CanDelete)
+		&t.RowSecurity, &t.Identity, &t.PrimaryKey, &t.HasUsage, &t.CanSelect, &t.CanDelete)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, missingTable(ctx, conn, name)
@@ -176,7 +179,7 @@ func (t *Table) indexes(ctx context.Context, conn *pgx.Conn) error {
 
 // uniqueKey is what identifies a row: the columns of a unique index that covers id alone, on a partitioned table with
 // the partition's columns (no unique index can do without them there). Two rows with one id may live in two partitions.
-func (t *Table) uniqueKey(id string) ([]string, error) {
+func (t *Table) uniqueKey(id string) ([]string, *Problem) {
 	for _, x := range t.Indexes {
 		if !x.Unique || !slices.Contains(x.Columns, id) {
 			continue

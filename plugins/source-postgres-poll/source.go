@@ -192,14 +192,12 @@ func (s *source) layout(ctx context.Context, reader *session) (*outbox.Layout, e
 	if err != nil {
 		return nil, err
 	}
-	if p := privileges(t); p != nil {
-		return nil, p
+	problems, err := startProblems(ctx, reader.conn, l, s.c.Pending)
+	if err != nil {
+		return nil, err
 	}
-	if p := roundsNeedID(l); p != nil {
-		return nil, p
-	}
-	if p := tryPending(ctx, reader, l, s.c.Pending); p != nil {
-		return nil, p
+	if len(problems) > 0 {
+		return nil, problems[0]
 	}
 	return l, nil
 }
@@ -236,6 +234,9 @@ func (s *source) standBy(ctx context.Context, reader *session, key int64) error 
 // work reads and deletes until the host says stop; then the acks that came before it have taken effect.
 func (s *source) work(ctx context.Context, reader, del *session, l *outbox.Layout) error {
 	order := describeOrder(l)
+	for _, p := range l.Ignored {
+		s.log.Warn("a column is not used", "reason", p.Message, "hint", p.Hint)
+	}
 	s.log.Info("reading the outbox; published rows are deleted", "order", order.name, "order_column", order.column, "hint", order.hint)
 	if err := s.s.Opened(sdk.SourceOpened{HoldsKeys: true, Order: order.name}); err != nil {
 		return err

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// fill writes rows with payloads of about 500 bytes.
+func (d *db) fill(rows int) {
+	d.t.Helper()
+	d.exec(`INSERT INTO outbox (aggregate_id, type, payload)
+		SELECT i % 1000, 'OrderPlaced', jsonb_build_object('n', i, 'text', repeat(md5(i::text), 14)) FROM generate_series(1, $1::int) i`, rows)
+	d.exec(`VACUUM ANALYZE outbox`)
+}
+
+// BenchmarkDrain reports rows/s of the relay with a host that acks at once, of the bare loop (read 1000 rows in order,
+// delete them by id, again) on the same rows, and their ratio.
+func BenchmarkDrain(b *testing.B) {
+	const rows = 50_000
+	for b.Loop() {
+		d := newDB(b, seqDDL)
+		d.fill(rows)
+		bare := bareDrain(b, d)
+		d.fill(rows)
+		var begun time.Time
+		r := startRelay(b, d.dsn, relayOptions{onBatch: func(r *relay, gs []got) {
+			if begun.IsZero() {
+				begun = time.Now()
+			}
+			r.ack(gs...)
+		}})
+		r.awaitOpened()
+		r.await("all rows", func() bool { return len(r.got) >= rows })
+		r.drain()
+		relay := float64(rows) / time.Since(begun).Seconds()
+		require.Zero(b, d.int(`SELECT count(*) FROM outbox`))
+		b.ReportMetric(bare, "bare-rows/s")
+		b.ReportMetric(relay, "relay-rows/s")
+		b.ReportMetric(relay/bare, "relay/bare")
+	}
+}
+
+// bareDrain is the limit: no order of keys to keep, no window, nobody to send to.
+func bareDrain(b *testing.B, d *db) float64 {
+	b.Helper()
+	ctx := context.Background()
+	c := d.session()
+	do(b, c, `SET synchronous_commit = local`)
+	do(b, c, `SET enable_seqscan = off`)
+	start, n := time.Now(), 0
+	for {
+		rows, err := c.Query(ctx, `SELECT id, aggregate_id, aggregate_type, type, payload, headers, created_at, seq FROM outbox ORDER BY seq LIMIT 1000`,
+			pgx.QueryResultFormats{1, 1, 0, 0, 0, 0, 1, 1})
+		require.NoError(b, err)
+		var ids [][16]byte
+		for rows.Next() {
+			ids = append(ids, [16]byte(rows.RawValues()[0]))
+		}
+		require.NoError(b, rows.Err())
+		if len(ids) == 0 {
+			return float64(n) / time.Since(start).Seconds()
+		}
+		_, err = c.Exec(ctx, `DELETE FROM outbox WHERE id = ANY($1::uuid[])`, ids)
+		require.NoError(b, err)
+		n += len(ids)
+	}
+}
