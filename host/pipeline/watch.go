@@ -241,13 +241,11 @@ func (p *Pipeline) judge(now time.Time) (s State, reason, culprit string) {
 			return Retrying, fmt.Sprintf("%s: fails every event it is given", k.name), ""
 		}
 	}
+	if p.source.state == "standby" {
+		return Standby, p.source.text, ""
+	}
 	if reason, culprit := p.stall(now); reason != "" {
 		return Stalled, reason, culprit
-	}
-	for _, n := range all {
-		if n.state == "standby" {
-			return Standby, n.text, ""
-		}
 	}
 	if !p.source.opened {
 		return Starting, "", ""
