@@ -1,0 +1,228 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// consumer reads the stream as it grows, from its first message on. It has nothing of ours in it.
+type consumer struct {
+	s    *system
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex
+	got    []delivery
+	times  map[string]int // deliveries by event id
+	faults []string
+	next   uint64 // of the stream
+}
+
+// delivery is one message of the stream.
+type delivery struct {
+	id  string
+	key int64 // 0: none
+	n   int64 // place in its key, from 1; 0: none
+	at  time.Time
+}
+
+// consume starts a consumer.
+func (s *system) consume() *consumer {
+	s.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	c := &consumer{s: s, stop: stop, times: map[string]int{}, next: 1}
+	c.wg.Go(func() {
+		for ctx.Err() == nil {
+			c.read(ctx)
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond): // the server is away
+			}
+		}
+	})
+	s.t.Cleanup(func() {
+		c.stop()
+		c.wg.Wait()
+	})
+	return c
+}
+
+// read reads on until something goes wrong.
+func (c *consumer) read(ctx context.Context) {
+	c.mu.Lock()
+	next := c.next
+	c.mu.Unlock()
+	once, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	cons, err := c.s.js.OrderedConsumer(once, stream, jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: next,
+	})
+	if err != nil {
+		return
+	}
+	messages, err := cons.Messages()
+	if err != nil {
+		return
+	}
+	defer messages.Stop()
+	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return
+		}
+		if !c.take(m) {
+			return
+		}
+	}
+}
+
+func (c *consumer) take(m jetstream.Msg) bool {
+	var body struct {
+		Key *int64
+		N   *int64
+	}
+	meta, err := m.Metadata()
+	if err == nil {
+		err = json.Unmarshal(m.Data(), &body)
+	}
+	d := delivery{id: m.Headers().Get("id"), at: time.Now()}
+	if body.Key != nil {
+		d.key = *body.Key
+	}
+	if body.N != nil {
+		d.n = *body.N
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.faults = append(c.faults, err.Error())
+		return true
+	case meta.Sequence.Stream < c.next:
+		return true // seen before a reconnect
+	case meta.Sequence.Stream > c.next:
+		return false // a hole: read it again
+	}
+	c.next++
+	c.got = append(c.got, d)
+	c.times[d.id]++
+	return true
+}
+
+// count is how many messages, and how many different events, there have been.
+func (c *consumer) count() (messages, events int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.got), len(c.times)
+}
+
+// deliveries of one event.
+func (c *consumer) deliveries(id string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.times[id]
+}
+
+// awaitMore waits for n more different events.
+func (c *consumer) awaitMore(n int) {
+	c.s.t.Helper()
+	_, events := c.count()
+	target := events + n
+	eventually(c.s.t, fmt.Sprintf("%d more events are delivered", n), patience, func() bool {
+		_, events := c.count()
+		return events >= target
+	})
+}
+
+// catchUp waits until everything that the stream holds has been read.
+func (c *consumer) catchUp() {
+	c.s.t.Helper()
+	eventually(c.s.t, "the consumer has caught up", patience, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		info, err := c.s.js.Stream(ctx, stream)
+		if err != nil {
+			return false
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.next == info.CachedInfo().State.LastSeq+1
+	})
+}
+
+// figures of a run.
+type figures struct{ committed, delivered, repeats int }
+
+// verdict waits until the outbox is empty and compares what was committed with what came: 0 lost, 0 invented, the first
+// deliveries of each key in order.
+func (c *consumer) verdict() figures {
+	c.s.t.Helper()
+	c.s.awaitEmpty()
+	return c.judge()
+}
+
+// judge is verdict without the wait. discarded events need not have come.
+func (c *consumer) judge(discarded ...string) figures {
+	t := c.s.t
+	t.Helper()
+	c.catchUp()
+	committed := map[string]delivery{}
+	c.s.query(func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "select event::text, coalesce(key, 0), coalesce(n, 0) from journal")
+		if err != nil {
+			return err
+		}
+		var d delivery
+		_, err = pgx.ForEachRow(rows, []any{&d.id, &d.key, &d.n}, func() error {
+			committed[d.id] = d
+			return nil
+		})
+		return err
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Empty(t, c.faults)
+	f := figures{committed: len(committed), delivered: len(c.times), repeats: len(c.got) - len(c.times)}
+	t.Logf("committed %d, delivered %d, repeats %d", f.committed, f.delivered, f.repeats)
+	var lost, invented []delivery
+	for id, d := range committed {
+		if c.times[id] == 0 && !slices.Contains(discarded, id) {
+			lost = append(lost, d)
+		}
+	}
+	seen := map[string]bool{}
+	last := map[int64]delivery{}
+	var disorder []string
+	for _, d := range c.got {
+		if seen[d.id] {
+			continue
+		}
+		seen[d.id] = true
+		if want, ok := committed[d.id]; !ok || want.key != d.key || want.n != d.n {
+			invented = append(invented, d)
+			continue
+		}
+		if d.key == 0 {
+			continue
+		}
+		if d.n <= last[d.key].n {
+			disorder = append(disorder, fmt.Sprintf("key %d: %d (%s) after %d (%s)", d.key, d.n, d.id, last[d.key].n, last[d.key].id))
+		}
+		last[d.key] = d
+	}
+	require.Empty(t, first(lost), "%d lost", len(lost))
+	require.Empty(t, first(invented), "%d invented", len(invented))
+	require.Empty(t, first(disorder), "%d out of order", len(disorder))
+	return f
+}
+
+// first few of a list, so that a failure can be read.
+func first[T any](list []T) []T { return list[:min(len(list), 10)] }

@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relevo-io/relevo/internal/natstest"
+	"github.com/relevo-io/relevo/internal/pgtest"
+)
+
+const (
+	// patience is for what takes milliseconds on a quiet machine.
+	patience = 60 * time.Second
+	// window of every pipeline, unless a test has its reasons.
+	window = 500
+	stream = "ORDERS"
+	// forgetful is how soon the streams forget ids: the least that JetStream takes.
+	forgetful = 100 * time.Millisecond
+)
+
+type conf map[string]any
+
+// system is an outbox, a stream, and what a pipeline file says about the way from one to the other.
+type system struct {
+	t    *testing.T
+	dir  string // pipeline files, state, logs; short, for sockets
+	db   string // DSN for the service and for looking, never through a proxy
+	js   jetstream.JetStream
+	pipe conf // the pipeline file; tests change it before they start a host
+}
+
+// schema is the article's outbox with an order column, a row to lock for each aggregate, and a journal that is written in
+// the same transaction: what stands in it is what was committed.
+const schema = `
+	create table account(id bigint primary key, n bigint not null default 0);
+	create table outbox(
+		id uuid primary key, aggregate_id bigint, type text not null, payload jsonb,
+		created_at timestamptz not null default now(), seq bigint generated always as identity (cache 1));
+	create unique index on outbox(seq);
+	create table journal(event uuid primary key, key bigint, n bigint);
+	create function emit(k bigint, padding int) returns uuid language plpgsql as $$
+	declare
+		e uuid := gen_random_uuid();
+		c bigint;
+	begin
+		-- The lock, and with it the transaction's id, comes before the number of the row.
+		update account set n = n + 1 where id = k returning n into c;
+		insert into outbox(id, aggregate_id, type, payload)
+			values (e, k, 'moved', jsonb_build_object('key', k, 'n', c, 'padding', repeat('x', padding)));
+		insert into journal values (e, k, c);
+		return e;
+	end $$;`
+
+// parts of a system that a test brings; what it leaves out is made for it alone.
+type parts struct {
+	db      string // DSN of the database
+	relayDB string // DSN as the relay sees it, through a proxy; defaults to db
+	nats    string // URL of the server
+	relay   string // URL as the relay sees it; defaults to nats
+	options []nats.Option
+}
+
+// newSystem makes a system with a fresh outbox. Only its hosts are missing.
+func newSystem(t *testing.T, p parts) *system {
+	t.Helper()
+	require.NoError(t, build()) // before anything waits for it
+	if p.db == "" {
+		p.db = pgtest.DB(t)
+	}
+	if p.relayDB == "" {
+		p.relayDB = p.db
+	}
+	if p.nats == "" {
+		p.nats = natstest.Start(t).URL()
+	}
+	if p.relay == "" {
+		p.relay = p.nats
+	}
+	s := &system{t: t, dir: natstest.Dir(t), db: p.db, js: natstest.JetStream(t, p.nats, p.options...)}
+	s.query(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, schema)
+		return err
+	})
+	natstest.Stream(t, s.js, jetstream.StreamConfig{
+		Name: stream, Subjects: []string{"orders.>"}, Duplicates: forgetful, AllowAtomicPublish: true,
+	})
+	s.pipe = conf{
+		"version": 1, "name": "orders",
+		"source": conf{"plugin": "postgres-poll", "config": conf{"dsn": p.relayDB}},
+		"sinks": []conf{{
+			"plugin": "nats", "to": "orders.{type}",
+			"config": conf{"servers": []string{p.relay}, "stream": stream, "ack_timeout": "2s"},
+		}},
+		"delivery": conf{"max_in_flight": conf{"events": window}, "drain_timeout": "10s"},
+		"errors":   conf{"transient": conf{"initial": "50ms", "max": "1s"}},
+	}
+	return s
+}
+
+func (s *system) source() conf { return s.pipe["source"].(conf) }
+func (s *system) sink() conf   { return s.pipe["sinks"].([]conf)[0] }
+
+// write writes a pipeline file and returns its path. JSON is YAML, and needs no quoting by hand.
+func (s *system) write(name string, pipe conf) string {
+	s.t.Helper()
+	b, err := json.MarshalIndent(pipe, "", "  ")
+	require.NoError(s.t, err)
+	path := filepath.Join(s.dir, name)
+	require.NoError(s.t, os.WriteFile(path, b, 0o600))
+	return path
+}
+
+// query runs f on a connection of its own.
+func (s *system) query(f func(context.Context, *pgx.Conn) error) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
+	defer cancel()
+	c, err := pgx.Connect(ctx, s.db)
+	require.NoError(s.t, err)
+	defer c.Close(ctx)
+	require.NoError(s.t, f(ctx, c))
+}
+
+// emit commits one event.
+func (s *system) emit(key int64) (id string) {
+	s.t.Helper()
+	s.query(func(ctx context.Context, c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, "insert into account values ($1) on conflict do nothing", key); err != nil {
+			return err
+		}
+		return c.QueryRow(ctx, "select emit($1, 10)::text", key).Scan(&id)
+	})
+	return id
+}
+
+// rows counts what the outbox holds, of all keys.
+func (s *system) rows() (n int) {
+	s.t.Helper()
+	s.query(func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, "select count(*) from outbox").Scan(&n)
+	})
+	return n
+}
+
+// awaitEmpty waits until every row has been published and deleted.
+func (s *system) awaitEmpty() {
+	s.t.Helper()
+	eventually(s.t, "the outbox is empty", patience, func() bool { return s.rows() == 0 })
+}
+
+// through is a DSN with another address in it.
+func through(t *testing.T, dsn, addr string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	u.Host = addr
+	return u.String()
+}
+
+// addressOf is the host:port of a DSN.
+func addressOf(t *testing.T, dsn string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	return u.Host
+}
+
+// eventually polls what other processes do, and fails the test when it does not come to be.
+func eventually(t *testing.T, what string, within time.Duration, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("not within %s: %s", within, what)
+		case <-tick.C:
+		}
+	}
+}
