@@ -55,8 +55,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return exit
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "%s %s\n", a.err.paint(red, "relevo:"), err)
-		fmt.Fprintln(stderr, usageHint(err))
+		a.err.printf("%s %s\n", a.err.paint(red, "relevo:"), err)
+		a.err.printf("%s\n", usageHint(err))
 		return ExitUsage // kong's own code is 80
 	}
 	ctx, stop := a.commandContext(command.Command())
@@ -114,7 +114,7 @@ func (a *app) code(err error) int {
 		code = e.code
 	}
 	if text := err.Error(); text != "" {
-		fmt.Fprintf(a.err, "%s %s\n", a.err.paint(red, "relevo:"), text)
+		a.err.printf("%s %s\n", a.err.paint(red, "relevo:"), text)
 	}
 	return code
 }

@@ -38,7 +38,7 @@ func (m withPlugins) Run() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	pluginDir = dir
 	for exe, pkg := range map[string]string{"source-null": "nullsource", "sink-null": "nullsink"} {
 		build := exec.Command("go", "build", "-o", filepath.Join(dir, exe), "../../test/plugins/"+pkg)

@@ -123,7 +123,7 @@ func (d *diagnosis) print(s *screen) error {
 		if f.Pipeline != "" {
 			where = f.Pipeline + "/" + f.Plugin
 		}
-		fmt.Fprintf(&b, "%s %s %s %s\n", mark, s.paint(bold, where), f.Code, indent(f.Message))
+		fmt.Fprintf(&b, "%s %s %s %s\n", mark, s.paint(bold, where), f.Code, indent(f.text()))
 		if f.Severity == severityOK {
 			continue
 		}
@@ -140,6 +140,15 @@ func (d *diagnosis) print(s *screen) error {
 	fmt.Fprintf(&b, "%s, %s\n", plural(d.Errors, "error"), plural(d.Warnings, "warning"))
 	_, err := s.Write([]byte(b.String()))
 	return err
+}
+
+// text is the message, and the key of the config that it is about.
+func (f finding) text() string {
+	key := strings.ReplaceAll(strings.TrimPrefix(f.Path, "/"), "/", ".")
+	if key == "" || f.Severity == severityOK || strings.Contains(f.Message, key) {
+		return f.Message
+	}
+	return key + ": " + f.Message
 }
 
 // indent puts further lines below the first.

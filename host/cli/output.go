@@ -52,6 +52,9 @@ func (s *screen) paint(color, text string) string {
 	return color + text + reset
 }
 
+// printf prints; that a terminal or pipe has gone away can be told to nobody.
+func (s *screen) printf(format string, a ...any) { _, _ = fmt.Fprintf(s, format, a...) }
+
 // mark is a glyph on a terminal, else a word.
 func (s *screen) mark(color, glyph, word string) string {
 	if s.terminal {

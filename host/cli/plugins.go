@@ -94,7 +94,7 @@ func (c *pluginsListCommand) Run(ctx context.Context, a *app) error {
 		return a.out.json(list)
 	}
 	if len(list) == 0 {
-		fmt.Fprintf(a.err, "No plugins in %s.\n", strings.Join(plugin.Dirs(s.PluginDirs), ", "))
+		a.err.printf("No plugins in %s.\n", strings.Join(plugin.Dirs(s.PluginDirs), ", "))
 		return nil
 	}
 	return a.out.table([]string{"KIND", "NAME", "VERSION", "PATH", "SUMMARY"}, rows)
@@ -158,18 +158,18 @@ func printDescription(a *app, found plugin.Found, d *pluginv1.DescribeResponse) 
 }
 
 func (*pluginsDescribeCommand) print(a *app, found plugin.Found, d *pluginv1.DescribeResponse, keys []config.Key) error {
-	fmt.Fprintf(a.out, "%s %s %s\n", a.out.paint(bold, fmt.Sprintf("%s %s", found.Kind, d.GetName())), printable(d.GetVersion()), a.out.paint(dim, found.Path))
+	a.out.printf("%s %s %s\n", a.out.paint(bold, fmt.Sprintf("%s %s", found.Kind, d.GetName())), printable(d.GetVersion()), a.out.paint(dim, found.Path))
 	if d.GetSummary() != "" {
-		fmt.Fprintf(a.out, "%s\n", printable(d.GetSummary()))
+		a.out.printf("%s\n", printable(d.GetSummary()))
 	}
 	for _, line := range capabilities(d) {
-		fmt.Fprintf(a.out, "  %s\n", line)
+		a.out.printf("  %s\n", line)
 	}
 	if len(keys) == 0 {
-		fmt.Fprintln(a.out, "\nIt has no configuration.")
+		a.out.printf("\nIt has no configuration.\n")
 		return nil
 	}
-	fmt.Fprintf(a.out, "\n%s\n", a.out.paint(bold, "config"))
+	a.out.printf("\n%s\n", a.out.paint(bold, "config"))
 	for _, k := range keys {
 		notes := []string{k.Type}
 		switch {
@@ -181,9 +181,9 @@ func (*pluginsDescribeCommand) print(a *app, found plugin.Found, d *pluginv1.Des
 		if k.Secret {
 			notes = append(notes, "secret")
 		}
-		fmt.Fprintf(a.out, "  %s  %s\n", a.out.paint(bold, printable(k.Path)), a.out.paint(dim, printable(strings.Join(notes, ", "))))
+		a.out.printf("  %s  %s\n", a.out.paint(bold, printable(k.Path)), a.out.paint(dim, printable(strings.Join(notes, ", "))))
 		if k.Description != "" {
-			fmt.Fprintf(a.out, "      %s\n", printable(strings.ReplaceAll(k.Description, "\n", " ")))
+			a.out.printf("      %s\n", printable(strings.ReplaceAll(k.Description, "\n", " ")))
 		}
 	}
 	return nil

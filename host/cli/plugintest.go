@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -52,7 +51,7 @@ func (c *pluginsTestCommand) Run(ctx context.Context, a *app) error {
 		count[r.Outcome]++
 		if c.JSON {
 			line, _ := jsonLine(testResult{r.Name, r.Outcome, r.Rule, r.Page, r.Detail, r.Took.Seconds()})
-			fmt.Fprintln(a.out, line)
+			a.out.printf("%s\n", line)
 			return
 		}
 		printResult(a.out, r)
@@ -64,7 +63,7 @@ func (c *pluginsTestCommand) Run(ctx context.Context, a *app) error {
 		return environment(err)
 	}
 	if !c.JSON {
-		fmt.Fprintf(a.out, "%d passed, %d failed, %d not run\n", count[conformance.Pass], count[conformance.Fail], count[conformance.NotRun])
+		a.out.printf("%d passed, %d failed, %d not run\n", count[conformance.Pass], count[conformance.Fail], count[conformance.NotRun])
 	}
 	if count[conformance.Fail] > 0 {
 		return shown(ExitFailed)
@@ -80,11 +79,11 @@ func printResult(s *screen, r conformance.Result) {
 	case conformance.NotRun:
 		mark = s.mark(yellow, "-", "not run")
 	}
-	fmt.Fprintf(s, "%s %s  %s\n", mark, s.paint(bold, r.Name), r.Rule)
+	s.printf("%s %s  %s\n", mark, s.paint(bold, r.Name), r.Rule)
 	if r.Detail != "" {
-		fmt.Fprintf(s, "    %s\n", strings.ReplaceAll(printable(r.Detail), "\n", "\n    "))
+		s.printf("    %s\n", strings.ReplaceAll(printable(r.Detail), "\n", "\n    "))
 	}
 	if r.Outcome == conformance.Fail && r.Page != "" {
-		fmt.Fprintf(s, "    see %s\n", r.Page)
+		s.printf("    see %s\n", r.Page)
 	}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/relevo-io/relevo/host/config"
@@ -41,7 +40,7 @@ func (c *schemaCommand) Run(ctx context.Context, a *app) error {
 			_, p.err = config.Schema([]*pluginv1.DescribeResponse{p.describe})
 		}
 		if p.err != nil {
-			fmt.Fprintf(a.err, "%s left out: %s\n", a.err.paint(yellow, "warning:"), printable(p.err.Error()))
+			a.err.printf("%s left out: %s\n", a.err.paint(yellow, "warning:"), printable(p.err.Error()))
 			continue
 		}
 		ds = append(ds, p.describe)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/relevo-io/relevo/host/config"
 )
@@ -79,9 +78,7 @@ func (*validateCommand) print(a *app, ps []*config.Pipeline, faults config.Diagn
 		count[p.File]++
 	}
 	for _, f := range files {
-		if _, err := fmt.Fprintf(a.out, "%s: %s: %s\n", f, a.out.paint(green, "ok"), plural(count[f], "pipeline")); err != nil {
-			return err
-		}
+		a.out.printf("%s: %s: %s\n", f, a.out.paint(green, "ok"), plural(count[f], "pipeline"))
 	}
 	return faults.Print(a.err, a.err.color)
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"runtime"
 	"runtime/debug"
 )
@@ -73,6 +72,6 @@ func (c *versionCommand) Run(a *app) error {
 	case b.Modified:
 		commit += ", modified"
 	}
-	_, err := fmt.Fprintf(a.out, "relevo %s (%s, %s, %s, plugin protocol %d)\n", b.Version, commit, b.Go, b.Platform, b.Protocol)
-	return err
+	a.out.printf("relevo %s (%s, %s, %s, plugin protocol %d)\n", b.Version, commit, b.Go, b.Platform, b.Protocol)
+	return nil
 }

@@ -66,19 +66,10 @@ func text(x any) string {
 	return s
 }
 
-var plainIdentifier = regexp.MustCompile(`^"([a-z_][a-z0-9_]*)"$`)
-
-// tableName makes spellings of one table equal: "public"."outbox", public.outbox, OUTBOX.
+// tableName makes spellings of one table equal: "public"."outbox", public.outbox, outbox. Names are taken as written,
+// case and all, as the plugins take them.
 func tableName(s string) string {
-	parts := strings.Split(strings.TrimSpace(s), ".")
-	for i, p := range parts {
-		if m := plainIdentifier.FindStringSubmatch(p); m != nil {
-			parts[i] = m[1]
-		} else if !strings.HasPrefix(p, `"`) {
-			parts[i] = strings.ToLower(p)
-		}
-	}
-	return strings.TrimPrefix(strings.Join(parts, "."), "public.")
+	return strings.TrimPrefix(strings.ReplaceAll(strings.TrimSpace(s), `"`, ""), "public.")
 }
 
 var keywordValue = regexp.MustCompile(`(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S*)`)

@@ -23,9 +23,11 @@ type span struct {
 	endLine int
 }
 
+// lineBreak is what the YAML reader counts as one.
+var lineBreak = regexp.MustCompile("\r\n|[\n\r\u0085\u2028\u2029]")
+
 func newFile(path string, data []byte) *file {
-	text := strings.ReplaceAll(strings.TrimPrefix(string(data), "\ufeff"), "\r\n", "\n")
-	return &file{path: path, lines: strings.Split(text, "\n")}
+	return &file{path: path, lines: lineBreak.Split(strings.TrimPrefix(string(data), "\ufeff"), -1)}
 }
 
 // line is the text of a line, "" if there is none.

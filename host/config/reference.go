@@ -47,12 +47,12 @@ type lister struct {
 	stop          func(path string) bool // paths whose inside is left out; nil: none
 }
 
-// keyOrder ranks names by where they first stand as a key in a JSON text: compiled schemas have forgotten it.
+// keyOrder ranks names by where they first stand under "properties" in a schema's text: compiled, it has forgotten that.
 func keyOrder(text string) map[string]int {
 	order := map[string]int{}
 	d := json.NewDecoder(strings.NewReader(text))
-	var walk func() bool
-	walk = func() bool {
+	var walk func(under string) bool
+	walk = func(under string) bool {
 		t, err := d.Token()
 		if err != nil {
 			return false
@@ -62,25 +62,25 @@ func keyOrder(text string) map[string]int {
 			return true
 		}
 		for d.More() {
+			name := ""
 			if delim == '{' {
 				k, err := d.Token()
 				if err != nil {
 					return false
 				}
-				if name, ok := k.(string); ok {
-					if _, seen := order[name]; !seen {
-						order[name] = len(order)
-					}
+				name, _ = k.(string)
+				if _, seen := order[name]; !seen && under == "properties" {
+					order[name] = len(order)
 				}
 			}
-			if !walk() {
+			if !walk(name) {
 				return false
 			}
 		}
 		_, err = d.Token()
 		return err == nil
 	}
-	walk()
+	walk("")
 	return order
 }
 

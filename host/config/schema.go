@@ -232,12 +232,10 @@ func scalarInstance(v *value, c candidates) any {
 		}
 		return v.text
 	case v.plain:
-		x := yamlInstance(v)
-		if _, text := x.(string); !text && !c.accepts(x) && slices.Contains(c.types(), "string") {
-			// As written: 12345, 2024-01-01, 0x1f, true. (Where a number is wanted too, what is wrong is the number.)
-			if !slices.Contains(c.types(), typeOf(x)) && !(typeOf(x) == "number" && slices.Contains(c.types(), "integer")) {
-				return v.text
-			}
+		x, types := yamlInstance(v), c.types()
+		wanted := slices.Contains(types, typeOf(x)) || typeOf(x) == "number" && slices.Contains(types, "integer")
+		if !wanted && slices.Contains(types, "string") {
+			return v.text // as written: 12345, 2024-01-01, 0x1f, true
 		}
 		return x
 	case v.tag == "!!str" || v.tag == "":

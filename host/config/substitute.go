@@ -141,7 +141,7 @@ func readSmall(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, maxSubstitutedFile+1))
 	if err != nil {
 		return "", err

@@ -52,10 +52,17 @@ func (f *file) checkText(data []byte) bool {
 			f.report(place{line, column}, CodeYAMLSyntax, `write it as an escape in double quotes: "\x00"`, "control character %U", r)
 			return false
 		}
-		if column++; r == '\n' {
+		i += n
+		column++
+		switch r {
+		case '\r':
+			if i < len(data) && data[i] == '\n' {
+				continue // one break with the next
+			}
+			fallthrough
+		case '\n', 0x85, 0x2028, 0x2029:
 			line, column = line+1, 1
 		}
-		i += n
 	}
 	return true
 }
