@@ -54,8 +54,8 @@ func Find(major int) (Binaries, error) {
 		dirs = append(dirs, dir)
 	}
 	if exe, err := exec.LookPath("postgres"); err == nil {
-		if real, err := filepath.EvalSymlinks(exe); err == nil {
-			exe = real
+		if target, err := filepath.EvalSymlinks(exe); err == nil {
+			exe = target
 		}
 		dirs = append(dirs, filepath.Dir(exe))
 	}

@@ -46,7 +46,7 @@ func TestSkips(t *testing.T) {
 
 	out, good = judge(t, &report{strict: true, known: []string{"a server"}}, events)
 	require.True(t, good)
-	require.Contains(t, out, "skipped: needs a server\n")
+	require.Contains(t, out, "skipped 1: needs a server\n")
 }
 
 func TestFailures(t *testing.T) {

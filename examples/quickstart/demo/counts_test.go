@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -67,4 +68,22 @@ func do(t *testing.T, c *pgx.Conn, sql string) {
 	t.Helper()
 	_, err := c.Exec(t.Context(), sql)
 	require.NoError(t, err)
+}
+
+// The README shows the pipeline that the demo runs, and the outbox that the order service has.
+func TestREADMEShowsWhatRuns(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	pipeline, err := os.ReadFile("../pipeline.yaml")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "```yaml\n"+string(pipeline)+"```\n")
+
+	schema, err := os.ReadFile("../orderservice/schema.sql")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(schema), "create table outbox")
+	require.True(t, ok)
+	table, _, ok = strings.Cut(table, ");\n")
+	require.True(t, ok)
+	require.Contains(t, string(readme), "create table outbox"+table+");\n```\n")
 }

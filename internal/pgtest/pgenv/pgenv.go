@@ -2,6 +2,7 @@
 // set it without linking the testing package.
 package pgenv
 
+// Variables of the environment.
 const (
 	Server  = "RELEVO_TEST_POSTGRES"    // the DSN of a superuser
 	Require = "RELEVO_REQUIRE_SERVICES" // not empty: a missing server is a failure
