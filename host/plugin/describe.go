@@ -54,24 +54,24 @@ func describe(ctx context.Context, path string, timeout time.Duration) (*pluginv
 	if errors.Is(err, exec.ErrWaitDelay) {
 		_ = cmd.Cancel() // something that it started keeps the pipes open, and with them the group's number
 	}
-	fault := func(code, message, hint string) error {
-		return &LaunchError{Code: code, Path: path, Message: message, Hint: hint, LastLogs: log.last(), Err: err}
+	fault := func(message, hint string) error {
+		return &LaunchError{Code: CodeNotAPlugin, Path: path, Message: message, Hint: hint, LastLogs: log.last(), Err: err}
 	}
 	switch {
 	case parent.Err() != nil:
 		return nil, fmt.Errorf("describe plugin %s: %w", path, context.Cause(parent))
 	case ctx.Err() != nil:
-		return nil, fault(CodeNotAPlugin, fmt.Sprintf("`describe` did not end within %s", timeout),
+		return nil, fault(fmt.Sprintf("`describe` did not end within %s", timeout),
 			"a relevo plugin prints its description and exits at once")
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		return nil, fault(CodeNotAPlugin, fmt.Sprintf("`describe` ended with %v", err),
+		return nil, fault(fmt.Sprintf("`describe` ended with %v", err),
 			"a program that is no relevo plugin does not know that command")
 	case out.over:
-		return nil, fault(CodeNotAPlugin, fmt.Sprintf("`describe` printed more than %d bytes", describeMost), "it is no relevo plugin")
+		return nil, fault(fmt.Sprintf("`describe` printed more than %d bytes", describeMost), "it is no relevo plugin")
 	}
 	d := &pluginv1.DescribeResponse{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(out.buf.Bytes(), d); err != nil {
-		return nil, fault(CodeNotAPlugin, fmt.Sprintf("`describe` printed no description but %s", quoteStart(out.buf.Bytes())),
+		return nil, fault(fmt.Sprintf("`describe` printed no description but %s", quoteStart(out.buf.Bytes())),
 			"a relevo plugin prints one JSON object to stdout, and everything else to stderr")
 	}
 	return d, checkDescription(path, d)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -364,8 +365,19 @@ func TestPluginDiesWithTheHost(t *testing.T) {
 	}
 }
 
-// asHost is the test binary as a host: it launches a plugin, prints its pid, and waits to be killed.
+// asHost is the test binary as a host: it makes its runtime directory and prints it, or launches a plugin and prints its
+// pid; and waits to be killed.
 func asHost(exe string) {
+	if exe == "runtime-dir" {
+		dir, _, err := RuntimeDir()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(dir)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return
+	}
 	p, err := Launch(context.Background(), Settings{
 		Kind: KindSink, Name: "hostile", Path: exe, RuntimeDir: os.Getenv("RELEVO_TEST_DIR"),
 		Env: map[string]string{"HOSTILE": "good", "HOSTILE_EXE": os.Getenv("HOSTILE_EXE")},
@@ -408,6 +420,23 @@ func TestRestartsLeakNothing(t *testing.T) {
 		now := leakCount(t)
 		return now.goroutines <= before.goroutines && now.files <= before.files
 	}, "goroutines and files are as before")
+}
+
+// go-plugin must not hear of an exit while Client is under way: it would leave a connection and goroutines behind.
+func TestEndIsKeptFromGoPluginUntilRelease(t *testing.T) {
+	t.Parallel()
+	s, _ := hostile(t, "crash")
+	s, err := s.withDefaults()
+	require.NoError(t, err)
+	r := newOSProcess(s, shortDir(t), newLineLog(s.Log), defaultTiming())
+	r.env = []string{"HOSTILE=crash"}
+	require.NoError(t, r.Start(t.Context()))
+	waited := make(chan error, 1)
+	go func() { waited <- r.Wait(context.Background()) }()
+	wait(t, r.ended, "the exit")
+	require.Never(t, func() bool { return len(waited) > 0 }, 50*time.Millisecond, 5*time.Millisecond)
+	r.release()
+	require.EqualError(t, <-waited, "exit status 3")
 }
 
 type leaks struct{ goroutines, files int }

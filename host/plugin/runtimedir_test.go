@@ -1,8 +1,11 @@
 package plugin
 
 import (
+	"bufio"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +51,42 @@ func TestRuntimeDir(t *testing.T) {
 		t.Setenv("XDG_RUNTIME_DIR", "")
 		check(t, dir)
 	})
+}
+
+// A host that is killed leaves its directory to the next one; one that lives keeps it.
+func TestRuntimeDirIsSwept(t *testing.T) {
+	base := t.TempDir()
+	t.Setenv("RUNTIME_DIRECTORY", base)
+	stranger := filepath.Join(base, "00000000") // no host's: it has no lock
+	require.NoError(t, os.Mkdir(stranger, 0o700))
+
+	host := exec.Command(os.Args[0])
+	host.Env = append(os.Environ(), "RELEVO_TEST_AS_HOST=runtime-dir")
+	host.Stderr = os.Stderr
+	out, err := host.StdoutPipe()
+	require.NoError(t, err)
+	in, err := host.StdinPipe()
+	require.NoError(t, err)
+	defer func() { _ = in.Close() }()
+	require.NoError(t, host.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	other := strings.TrimSpace(line)
+	require.DirExists(t, other)
+
+	_, remove, err := RuntimeDir()
+	require.NoError(t, err)
+	remove()
+	require.DirExists(t, other, "its host lives")
+
+	require.NoError(t, host.Process.Kill())
+	_ = host.Wait()
+	require.DirExists(t, other)
+	_, remove, err = RuntimeDir()
+	require.NoError(t, err)
+	remove()
+	require.NoDirExists(t, other)
+	require.DirExists(t, stranger)
 }
 
 func TestSocketDirIsPrivate(t *testing.T) {
