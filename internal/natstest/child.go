@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/relevo-io/relevo/internal/netproxy"
 )
 
 // childEnv names the configuration file of a server that this executable is to be instead of running its tests.
@@ -146,23 +148,16 @@ func (c *Child) Log() string {
 	return string(b)
 }
 
-// freePorts finds ports that nobody listens on. Another process may take one before it is used; that has not been seen
-// with ports of the ephemeral range, which the kernel hands out in turn.
+// freePorts finds ports that nobody listens on, and that stay free while a server is down (see netproxy.Listen).
 func freePorts(t TB, n int) []int {
 	t.Helper()
 	ports := make([]int, 0, n)
-	var open []net.Listener
-	defer func() {
-		for _, l := range open {
-			l.Close()
-		}
-	}()
 	for range n {
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		l, err := netproxy.Listen()
 		if err != nil {
 			t.Fatalf("find a free port: %v", err)
 		}
-		open = append(open, l)
+		defer l.Close() // after the last is found, so that all are different
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports

@@ -6,7 +6,6 @@ package natstest
 
 import (
 	"context"
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -51,7 +50,7 @@ func SyncAlways() Option { return func(o *server.Options) { o.SyncAlways = true 
 func Start(t TB, options ...Option) *Server {
 	t.Helper()
 	o := &server.Options{
-		Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true,
+		Host: "127.0.0.1", Port: freePorts(t, 1)[0], NoLog: true, NoSigs: true,
 		JetStream: true, StoreDir: Dir(t), JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 4 << 30,
 	}
 	for _, f := range options {
@@ -76,7 +75,6 @@ func (s *Server) Start() {
 		s.t.Fatalf("the NATS server is not ready after %v", patience)
 	}
 	s.run = run
-	s.opts.Port = run.Addr().(*net.TCPAddr).Port
 }
 
 // Stop stops the server and waits until it has ended; stopping it twice is fine. Connections are cut.
@@ -161,26 +159,47 @@ func Stream(t TB, js jetstream.JetStream, config jetstream.StreamConfig) jetstre
 func Messages(t TB, js jetstream.JetStream, stream string) []*jetstream.RawStreamMsg {
 	t.Helper()
 	var all []*jetstream.RawStreamMsg
-	Eventually(t, "read stream "+stream, func(ctx context.Context) error {
-		all = nil
-		s, err := js.Stream(ctx, stream)
-		if err != nil {
-			return err
-		}
-		state := s.CachedInfo().State
-		for seq := state.FirstSeq; seq <= state.LastSeq && state.Msgs > 0; seq++ {
-			m, err := s.GetMsg(ctx, seq)
-			if errors.Is(err, jetstream.ErrMsgNotFound) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			all = append(all, m)
-		}
-		return nil
+	Eventually(t, "read stream "+stream, func(ctx context.Context) (err error) {
+		all, err = read(ctx, js, stream)
+		return err
 	})
 	return all
+}
+
+func read(ctx context.Context, js jetstream.JetStream, stream string) ([]*jetstream.RawStreamMsg, error) {
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return nil, err
+	}
+	n := s.CachedInfo().State.Msgs
+	if n == 0 {
+		return nil, nil
+	}
+	c, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true})
+	if err != nil {
+		return nil, err
+	}
+	defer s.DeleteConsumer(ctx, c.CachedInfo().Name) //nolint:errcheck // it ends by itself as well
+	var all []*jetstream.RawStreamMsg
+	for uint64(len(all)) < n {
+		batch, err := c.Fetch(int(min(1000, n-uint64(len(all)))), jetstream.FetchContext(ctx))
+		if err != nil {
+			return nil, err
+		}
+		for m := range batch.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, &jetstream.RawStreamMsg{
+				Subject: m.Subject(), Sequence: meta.Sequence.Stream, Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp,
+			})
+		}
+		if err := batch.Error(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // Eventually calls f until it returns nil, and fails the test when that takes too long. A single call gets a few seconds.
