@@ -142,7 +142,7 @@ func TestWriterKeyIsFreeBeforeTheAck(t *testing.T) {
 
 func TestWriterDrainTimesOut(t *testing.T) {
 	t.Parallel()
-	const drain = 500 * time.Millisecond
+	const drain = 2 * time.Second
 	closed := make(chan context.Context, 1)
 	h := writerHost(t, 2, writerFunc{closed: closed, write: func(ctx context.Context, it *Item) error {
 		if string(it.Key) == "slow" {

@@ -2,7 +2,24 @@
 //
 // A plugin is one executable: its main function calls Main with a Plugin, which Source, Sink, BatchSink or StreamSink
 // makes. Main does the rest of what docs/plugin-protocol.md asks of a process: the handshake, health, logs, limits, the
-// lifeline, the drain, and the sub-commands describe and version.
+// lifeline, the drain, and the sub-commands describe and version. There are three ways to write a sink, from easy to
+// fast: a Writer (Sink), a BatchWriter (BatchSink), and the stream itself (StreamSink).
+//
+// # Output
+//
+// Log with log/slog: its default logger writes lines that the host reads with level and attributes, at the level that
+// the host asks for. What is printed to os.Stdout or os.Stderr becomes a line of the host's log, too.
+//
+// # Errors
+//
+// An error is transient unless it is, or wraps, one made by Permanent or Config. Its text reaches the host's log and
+// status page: no payloads, no secrets. A panic ends the process; the host starts another and gives it again what was not
+// acked.
+//
+// # Configuration
+//
+// A configuration is a struct. See Spec for its tags, DecodeConfig for what is refused, and Duration, Size and Secret for
+// the types that YAML lacks.
 package sdk
 
 import (
@@ -27,9 +44,10 @@ type Plugin interface {
 	registration() *registration
 }
 
-// Spec says what a plugin is. C is its configuration: a struct whose fields carry json and jsonschema tags, from which
-// the JSON Schema of Describe is made. C may have a method Validate() error for what a schema cannot say; it is called
-// after decoding.
+// Spec says what a plugin is. C is its configuration: a struct, from whose fields the JSON Schema of Describe is made.
+// The json tag names a key, the doc tag describes it (meaning, unit, "Defaults to …"), and the jsonschema tag constrains
+// it: `jsonschema:"required"`, "minimum=1,maximum=10", "enum=a,enum=b". The host checks the schema before it opens a
+// stream. C may have a method Validate() error for what a schema cannot say; it is called after decoding.
 type Spec[C any] struct {
 	// Name as in a pipeline file: lower case, digits and dashes. Required.
 	Name string

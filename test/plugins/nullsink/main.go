@@ -2,11 +2,16 @@
 // and the host's tests use it.
 package main
 
-import "github.com/relevo-io/relevo/sdk"
+import (
+	"context"
+
+	"github.com/relevo-io/relevo/sdk"
+)
 
 func main() { sdk.Main(plugin()) }
 
 func plugin() sdk.Plugin {
+	refused := map[string]int{}
 	return sdk.StreamSink(sdk.Spec[config]{
 		Name:            "null",
 		Summary:         "Accepts events and forgets them. For tests and benchmarks.",
@@ -14,5 +19,7 @@ func plugin() sdk.Plugin {
 		KeepsOrder:      true,
 		Destination:     &sdk.Destination{Noun: "destination", MaxBytes: 255},
 		Check:           check,
-	}, run)
+	}, func(ctx context.Context, o sdk.SinkOpen[config], s *sdk.SinkStream) error {
+		return run(ctx, o, s, refused)
+	})
 }

@@ -16,24 +16,22 @@ const exitCrash = 3
 // pollInterval is how often the sink looks whether a file has appeared.
 const pollInterval = 20 * time.Millisecond
 
-// refused counts refusals by key or id, over all streams of the process. One stream is open at a time.
-var refused = map[string]int{}
-
 type sink struct {
 	c        config
 	s        *sdk.SinkStream
+	refused  map[string]int // by key or id, over all streams of the process; one is open at a time
 	record   *os.File
 	accepted int
 	line     []byte
 	seqs     []uint64
 }
 
-func run(ctx context.Context, o sdk.SinkOpen[config], s *sdk.SinkStream) error {
+func run(ctx context.Context, o sdk.SinkOpen[config], s *sdk.SinkStream, refused map[string]int) error {
 	c := o.Config
 	if c.OpenFault != "" {
 		return fault(c.OpenFault)
 	}
-	k := &sink{c: c, s: s}
+	k := &sink{c: c, s: s, refused: refused}
 	if c.Record != "" {
 		f, err := os.OpenFile(c.Record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 		if err != nil {
@@ -127,10 +125,10 @@ func (k *sink) refuses(it *sdk.Item) bool {
 	if k.c.FailUntil != "" && exists(k.c.FailUntil) {
 		return false
 	}
-	if k.c.FailTimes > 0 && refused[name] >= k.c.FailTimes {
+	if k.c.FailTimes > 0 && k.refused[name] >= k.c.FailTimes {
 		return false
 	}
-	refused[name]++
+	k.refused[name]++
 	return true
 }
 

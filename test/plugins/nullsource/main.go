@@ -2,16 +2,23 @@
 // told to misbehave. Benchmarks and the host's tests use it.
 package main
 
-import "github.com/relevo-io/relevo/sdk"
+import (
+	"context"
+
+	"github.com/relevo-io/relevo/sdk"
+)
 
 func main() { sdk.Main(plugin()) }
 
 func plugin() sdk.Plugin {
+	acked := &settled{some: map[uint64]bool{}}
 	return sdk.Source(sdk.Spec[config]{
 		Name:         "null",
 		Summary:      "Makes numbered events. For tests and benchmarks.",
 		Defaults:     defaults,
 		HoldsKeys:    true,
 		HasPositions: true,
-	}, run)
+	}, func(ctx context.Context, o sdk.SourceOpen[config], s *sdk.SourceStream) error {
+		return run(ctx, o, s, acked)
+	})
 }

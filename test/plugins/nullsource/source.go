@@ -16,10 +16,8 @@ import (
 // exitCrash is the status of a crash that was asked for.
 const exitCrash = 3
 
-// acked are the numbers of events, over all streams of the process, that need not come again: all up to through, and
+// settled are the numbers of events, over all streams of the process, that need not come again: all up to through, and
 // some above it. One stream is open at a time.
-var acked = settled{some: map[uint64]bool{}}
-
 type settled struct {
 	through uint64
 	some    map[uint64]bool
@@ -54,6 +52,7 @@ type source struct {
 	s      *sdk.SourceStream
 	window sdk.Window
 	feed   feed
+	acked  *settled
 
 	// open[i] is number first+i. With holds_keys what ended counts no more; else the distance counts, ended or not.
 	open   []sent
@@ -71,13 +70,13 @@ type source struct {
 	produced int
 }
 
-func run(ctx context.Context, o sdk.SourceOpen[config], s *sdk.SourceStream) error {
+func run(ctx context.Context, o sdk.SourceOpen[config], s *sdk.SourceStream, acked *settled) error {
 	c := o.Config
 	if c.OpenFault != "" {
 		return fault(c.OpenFault)
 	}
 	k := &source{
-		c: c, s: s, window: o.Window, first: 1,
+		c: c, s: s, acked: acked, window: o.Window, first: 1,
 		feed:    feed{keys: uint64(c.Keys), end: uint64(c.Count), cursor: 1, held: map[string]*stash{}},
 		payload: bytes.Repeat([]byte{'x'}, int(c.Size)),
 	}
@@ -106,7 +105,7 @@ func (k *source) resume(o sdk.SourceOpen[config]) error {
 		}
 		k.feed.cursor = n + 1
 	case !k.c.Positions:
-		k.feed.cursor = acked.through + 1
+		k.feed.cursor = k.acked.through + 1
 	}
 	for _, key := range o.HeldKeys {
 		k.feed.hold(string(key))
@@ -182,7 +181,7 @@ func (k *source) produce(n int) (int, error) {
 		if !ok {
 			break
 		}
-		if acked.has(e) && !k.c.Positions {
+		if !k.c.Positions && k.acked.has(e) {
 			continue
 		}
 		last = e
@@ -328,7 +327,7 @@ func (k *source) ack(a sdk.Ack) {
 	for _, g := range a.Ranges {
 		for n := g.First; n <= g.Last; n++ {
 			if e, ok := k.end(n); ok {
-				acked.add(e)
+				k.acked.add(e)
 			}
 		}
 	}

@@ -91,6 +91,7 @@ func (s *stream) stop() {
 
 // TestPositions goes on behind the position of Open, and keeps to the window as a distance.
 func TestPositions(t *testing.T) {
+	t.Parallel()
 	s := open(t, map[string]any{"positions": true, "batch": 4, "size": 10}, &pluginv1.SourceOpen{
 		Position: []byte("100"), Window: &pluginv1.Window{Events: 6, Bytes: 1 << 20},
 	})
@@ -109,9 +110,9 @@ func TestPositions(t *testing.T) {
 }
 
 // TestHolds is a host that fails events at random, holds their keys and releases them: every event comes to be acked
-// once, those of a key in order, and none of a held key is sent after Held. It has the process's acked numbers to
-// itself, so it is not parallel.
+// once, those of a key in order, and none of a held key is sent after Held.
 func TestHolds(t *testing.T) {
+	t.Parallel()
 	const count, keys, window = 3000, 7, 50
 	s := open(t, map[string]any{"holds_keys": true, "count": count, "keys": keys, "batch": 9, "size": 10}, &pluginv1.SourceOpen{
 		Window: &pluginv1.Window{Events: window, Bytes: 1 << 20},
@@ -124,6 +125,7 @@ func TestHolds(t *testing.T) {
 	}
 	open := map[string][]number{} // by key, in order
 	held := map[string]bool{}     // Hold was sent; true: Held has come
+	var waiting []string          // held, oldest first
 	acked := map[string][]int{}
 	total, inWindow := 0, 0
 	settle := func(key string, n int) { // acks the first n
@@ -146,14 +148,43 @@ func TestHolds(t *testing.T) {
 		open[key] = open[key][:from]
 		require.NoError(t, s.Send(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Hold{Hold: h}}))
 	}
+	release := func() {
+		key := waiting[0]
+		waiting = waiting[1:]
+		delete(held, key)
+		settle(key, len(open[key])) // the head is settled, which is what releases a key
+		require.NoError(t, s.Send(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Release{
+			Release: &pluginv1.Release{Keys: [][]byte{[]byte(key)}},
+		}}))
+	}
+	isHeld := func(key string) bool {
+		_, ok := held[key]
+		return ok
+	}
+	// exhausted: nothing can come but of held keys.
+	exhausted := func() bool {
+		for k := range keys {
+			key := keyOf(uint64(k), keys)
+			all := count / keys
+			if k != 0 && k <= count%keys {
+				all++
+			}
+			if !isHeld(key) && len(acked[key]) < all {
+				return false
+			}
+		}
+		return len(waiting) > 0
+	}
 	for total < count {
+		if len(waiting) > keys/2 || exhausted() {
+			release()
+			continue
+		}
 		m := s.recv()
 		if h := m.GetHeld(); h != nil {
-			// The head is settled, which is what releases the key.
 			key := string(h.GetKeys()[0])
-			settle(key, len(open[key]))
-			delete(held, key)
-			require.NoError(t, s.Send(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Release{Release: &pluginv1.Release{Keys: h.GetKeys()}}}))
+			held[key] = true
+			waiting = append(waiting, key)
 			continue
 		}
 		b := m.GetBatch()
@@ -163,6 +194,7 @@ func TestHolds(t *testing.T) {
 			id, err := strconv.Atoi(e.GetId())
 			require.NoError(t, err)
 			key := string(e.GetKey())
+			require.False(t, held[key], "event %d of a key that was answered by Held", id)
 			open[key] = append(open[key], number{b.GetFirstSeq() + uint64(i), id})
 			inWindow++
 			touched[key] = true
@@ -170,10 +202,10 @@ func TestHolds(t *testing.T) {
 		require.LessOrEqual(t, inWindow, window)
 		for key := range touched {
 			switch {
-			case held[key]: // it was under way when Hold was sent
+			case isHeld(key): // it was under way when Hold was sent
 				giveBack(key, 1)
 			case rng.IntN(3) == 0:
-				held[key] = true
+				held[key] = false
 				giveBack(key, 1, []byte(key))
 			default:
 				settle(key, len(open[key]))
@@ -188,6 +220,7 @@ func TestHolds(t *testing.T) {
 }
 
 func TestRejects(t *testing.T) {
+	t.Parallel()
 	s := open(t, map[string]any{"positions": true, "count": 10, "reject_every": 5, "keys": 3}, &pluginv1.SourceOpen{})
 	require.NotNil(t, s.recv().GetOpened())
 	b := s.recv().GetBatch()
@@ -199,6 +232,7 @@ func TestRejects(t *testing.T) {
 }
 
 func TestFails(t *testing.T) {
+	t.Parallel()
 	s := open(t, map[string]any{"positions": true, "fail_after": 10, "batch": 5}, &pluginv1.SourceOpen{})
 	require.NotNil(t, s.recv().GetOpened())
 	require.Len(t, s.recv().GetBatch().GetEvents(), 5)
