@@ -31,7 +31,7 @@ var buildDir string
 // build builds the executables once, with failpoints, and with the race detector if this test has it.
 var build = sync.OnceValue(func() error {
 	for name, pkg := range executables {
-		args := []string{"build", "-tags", "failpoint", "-o", filepath.Join(buildDir, name)}
+		args := []string{"build", "-tags", "failpoint", "-ldflags", "-w", "-o", filepath.Join(buildDir, name)}
 		if raceEnabled {
 			args = append(args, "-race")
 		}
