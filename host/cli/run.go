@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/relevo-io/relevo/host/admin"
@@ -39,8 +40,15 @@ Example:
   relevo run --listen 127.0.0.1:7070 --state /var/lib/relevo/relevo.db pipelines/`
 }
 
+// gcBallast makes the garbage collector think that the heap is larger than it is: what a relay makes is garbage soon, and
+// with a small heap it would be collected after every few batches. It is never touched, so it takes no memory itself; what
+// it costs is as much garbage again.
+const gcBallast = 32 << 20
+
 // Run runs the host.
 func (c *runCommand) Run(ctx context.Context, a *app) (err error) {
+	ballast := make([]byte, gcBallast)
+	defer runtime.KeepAlive(ballast)
 	s, err := c.merged(a)
 	if err != nil {
 		return err

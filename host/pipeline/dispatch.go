@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"slices"
+	"sort"
 
 	"github.com/relevo-io/relevo/internal/wire"
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
@@ -74,10 +75,8 @@ func (l *Ledger) fromCursor(d *delivery, direct bool) {
 	if s.cursor >= l.nextSeq {
 		return
 	}
-	for _, b := range l.batches {
-		if b.first+uint64(b.n) <= s.cursor {
-			continue
-		}
+	from := sort.Search(len(l.batches), func(k int) bool { b := l.batches[k]; return b.first+uint64(b.n) > s.cursor })
+	for _, b := range l.batches[from:] {
 		at := b.at[d.i]
 		// The common case: a sink that keeps order, no key in trouble anywhere. No key is even looked at.
 		plain := direct && s.keepsOrder && len(s.lanes) == 0 && len(l.held) == 0 && b.rejected == nil && s.careful == 0

@@ -29,7 +29,7 @@ func (l *Ledger) OnFailingLong(i int, id Lane, attempts int) {
 // hold tells the source to leave a key out. The head of the key stays here and is what is tried again; what stands
 // behind it goes back. A rejected row goes back too: it must be read again to be seen mended.
 func (l *Ledger) hold(id Lane) {
-	if l.held[id] != nil || !l.holdsKeys || !l.sourceOpen || l.stopping || len(l.held) >= l.rules.MaxHeld || !l.mayHold(id) {
+	if l.held[id] != nil || !l.holdsKeys || !l.sourceOpen || l.stopping || l.heldFull() || !l.mayHold(id) {
 		return
 	}
 	h := &hold{lane: id}
@@ -57,6 +57,7 @@ func (l *Ledger) hold(id Lane) {
 		}
 	}
 	l.held[id] = h
+	l.heldBytes += h.name.size()
 	m := Hold{}
 	if h.name.key != nil {
 		m.Keys = [][]byte{h.name.key}
@@ -72,6 +73,16 @@ func (l *Ledger) hold(id Lane) {
 			l.giveBack(b, o)
 		}
 	}
+}
+
+// maxHeldBytes bounds the keys and ids that are held: all of them must fit into one SourceOpen.
+const maxHeldBytes = 2 << 20
+
+func (n laneName) size() int { return len(n.key) + len(n.id) + 8 }
+
+// heldFull: no more keys may be held.
+func (l *Ledger) heldFull() bool {
+	return len(l.held) >= l.rules.MaxHeld || l.heldBytes >= maxHeldBytes
 }
 
 // mayHold: a sink that counts as down holds no key, since not the key is what fails …
@@ -174,6 +185,7 @@ func (l *Ledger) releaseHeld() {
 			continue
 		}
 		delete(l.held, id)
+		l.heldBytes -= h.name.size()
 		if h.head == 0 {
 			l.relapsing[id] = h.failing
 		}

@@ -119,6 +119,7 @@ type Ledger struct {
 	stopSent     bool
 	nextSeq      uint64
 	batches      []*batch // in source order
+	hint         *batch   // found last: numbers come in runs
 	events       int      // not gone
 	bytes        int      // kept alive
 	live         int      // of events that are not gone
@@ -130,6 +131,7 @@ type Ledger struct {
 	returned     seqRanges
 
 	held      map[Lane]*hold
+	heldBytes int              // of their keys and ids
 	relapsing map[Lane]Failing // released to be read again, not settled since
 	sinks     []*sink
 	discarded map[Discard]uint64 // durable; the number that the event came back under, 0 if it has not
@@ -168,6 +170,7 @@ func NewLedger(r Rules, position []byte, discarded []Discard) *Ledger {
 // openAll opens the sinks, and then the source, from the last durable position. The source is told the keys held, so
 // nothing of them can be on its way: they count as answered.
 func (l *Ledger) openAll() {
+	l.hint = nil
 	l.batches, l.marks, l.nextSeq, l.events, l.bytes, l.live = nil, nil, 1, 0, 0, 0
 	for d := range l.discarded {
 		l.discarded[d] = 0
@@ -210,11 +213,15 @@ func (l *Ledger) Take() []Out {
 
 // find returns the batch that holds a source number, and its offset there. Nil: it has left the ledger.
 func (l *Ledger) find(seq uint64) (*batch, int) {
+	if b := l.hint; b != nil && seq >= b.first && seq < b.first+uint64(b.n) && b.open > 0 {
+		return b, int(seq - b.first)
+	}
 	k := sort.Search(len(l.batches), func(k int) bool { b := l.batches[k]; return b.first+uint64(b.n) > seq })
 	if k == len(l.batches) || l.batches[k].first > seq {
 		return nil, 0
 	}
-	return l.batches[k], int(seq - l.batches[k].first)
+	l.hint = l.batches[k]
+	return l.hint, int(seq - l.hint.first)
 }
 
 func (b *batch) seq(o int) uint64 { return b.first + uint64(o) }
@@ -333,6 +340,7 @@ func (b *batch) offset(e int) int {
 
 func (l *Ledger) drop(b *batch) {
 	l.bytes -= b.kept
+	l.hint = nil
 	k := sort.Search(len(l.batches), func(k int) bool { return l.batches[k].first >= b.first })
 	l.batches = slices.Delete(l.batches, k, k+1)
 }
@@ -533,7 +541,7 @@ func (l *Ledger) settle() {
 		l.events -= b.open
 		l.bytes -= b.kept
 		l.live -= b.live
-		l.batches[0] = nil
+		l.batches[0], l.hint = nil, nil
 		l.batches = l.batches[1:]
 	}
 	l.storing = true

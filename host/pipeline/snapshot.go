@@ -169,7 +169,7 @@ func (l *Ledger) unansweredHolds() bool {
 // blocked says why nothing more is read although every plugin is well: held keys have filled their share, or failed
 // events hold the source at its window.
 func (l *Ledger) blocked() string {
-	if len(l.held) >= l.rules.MaxHeld {
+	if l.heldFull() {
 		return fmt.Sprintf("%d keys are held, the most there may be; mend what refuses their events", len(l.held))
 	}
 	if !l.quiet() || l.events == 0 {
