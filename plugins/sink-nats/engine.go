@@ -62,8 +62,8 @@ type engine struct {
 
 	token     uint64
 	ops       map[uint64]*op
-	deadlines []*op // in the order of their deadlines; those that are over are passed over
-	lastReply time.Time
+	deadlines []*op     // in the order of their deadlines; those that are over are passed over
+	answered  time.Time // when the newest of the ops was sent that JetStream has answered
 	retryAt   time.Time // publishing failed on the connection itself
 	seen      linkNews
 
@@ -87,6 +87,7 @@ func (e *engine) loop(ctx context.Context, requests <-chan sdk.Request, drain ti
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		e.takeReplies() // what has been answered has not expired
 		now := time.Now()
 		e.expire(now)
 		e.pump(now)
@@ -112,7 +113,7 @@ func (e *engine) loop(ctx context.Context, requests <-chan sdk.Request, drain ti
 			}
 			e.onRequest(r, drain)
 		case m := <-e.inbox.replies:
-			e.take(m)
+			e.onReply(m, time.Now())
 		case <-e.link.notify:
 			e.onLink()
 		case <-timer.C:
@@ -148,13 +149,12 @@ func (e *engine) onEvents(b *sdk.Events) {
 	}
 }
 
-// take handles an answer, and those that have come with it.
-func (e *engine) take(m *nats.Msg) {
+// takeReplies handles the answers that have come.
+func (e *engine) takeReplies() {
 	now := time.Now()
-	e.onReply(m, now)
 	for range maxTake {
 		select {
-		case m = <-e.inbox.replies:
+		case m := <-e.inbox.replies:
 			e.onReply(m, now)
 		default:
 			return

@@ -3,12 +3,16 @@ package main
 import (
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relevo-io/relevo/internal/natstest"
@@ -242,4 +246,61 @@ func TestClusterLeaderKilledUnderLoad(t *testing.T) {
 	require.NoError(t, h.stop())
 	require.Empty(t, h.failed())
 	requireStream(t, js, "ORDERS", all)
+}
+
+// One stream never answers (nats.go#1346, telegraf: such messages filled the window): its events fail, the others flow.
+func TestSilentStreamFailsItsOwnEvents(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	js := s.JetStream()
+	orders(t, js)
+	natstest.Stream(t, js, jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute.>"}, NoAck: true})
+	h := openSink(t, config(s.URL(), func(c *Config) { c.AckTimeout = sdk.Duration(500 * time.Millisecond) }), "",
+		func(h *fakeHost) { h.window, h.mend = 50, func(*sdk.Item, *sdk.Error) bool { return false } })
+	mute := event("m", 1, "mute.x")
+	h.add(mute)
+	all := events(4, 5000, "orders.created")
+	for i := 0; ; i++ {
+		h.add(all[i])
+		h.wait("its end", func() bool { return len(h.acked)+len(h.failures) > i })
+		if len(h.failed()) > 0 {
+			break
+		}
+	}
+	require.Equal(t, mute.ID, h.failed()[0].id)
+	requireClass(t, h.failed()[0].err, sdk.ClassTransient, "ack_timeout")
+	require.NoError(t, h.stop())
+}
+
+// A server that hangs without closing anything: nothing fails, everything is there when it goes on.
+func TestHangingServer(t *testing.T) {
+	t.Parallel()
+	modes(t, func(t *testing.T, atomic bool) {
+		c := natstest.StartChild(t)
+		js := natstest.JetStream(t, c.URL())
+		orders(t, js, batches(atomic))
+		h := openSink(t, config(c.URL(), func(c *Config) { c.AckTimeout = sdk.Duration(500 * time.Millisecond) }), "orders.created",
+			func(h *fakeHost) { h.window = 500 })
+		all := events(50, 100, "orders.created")
+		h.add(all...)
+		h.waitAcked(1000)
+		c.Signal(syscall.SIGSTOP)
+		h.waitState(sdk.SinkDown)
+		c.Signal(syscall.SIGCONT)
+		h.waitAcked(len(all))
+		h.waitState(sdk.SinkOK)
+		require.NoError(t, h.stop())
+		require.Empty(t, h.failed())
+		requireStream(t, js, "ORDERS", all)
+	})
+}
+
+// The server ends the connection for good: so does the attempt.
+func TestConnectionClosedByTheServer(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t, natstest.With(func(o *server.Options) { o.MaxControlLine = 512 }))
+	orders(t, s.JetStream())
+	h := openSink(t, config(s.URL(), func(c *Config) { c.Stream = "ORDERS" }), "")
+	h.add(event("k", 1, "orders."+strings.Repeat("s", 1000)))
+	requireClass(t, h.ended(), sdk.ClassTransient, "connection_closed")
 }

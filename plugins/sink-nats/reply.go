@@ -48,7 +48,7 @@ func (e *engine) onReply(m *nats.Msg, now time.Time) {
 		e.refused(p, invalidAck("it is not JSON"), now)
 		return
 	case a.Error != nil:
-		e.lastReply = now
+		e.answer(p)
 		e.refused(p, refuse(a.Error), now)
 		return
 	case a.Stream == "" || a.Sequence == 0:
@@ -61,8 +61,15 @@ func (e *engine) onReply(m *nats.Msg, now time.Time) {
 		e.refused(p, refuse(&jetstream.APIError{ErrorCode: codeWrongStream, Description: "stored in stream " + a.Stream}), now)
 		return
 	}
-	e.lastReply = now
+	e.answer(p)
 	e.confirmed(p, &a, now)
+}
+
+// answer notes that JetStream is answering.
+func (e *engine) answer(p *op) {
+	if p.sent.After(e.answered) {
+		e.answered = p.sent
+	}
 }
 
 func (e *engine) confirmed(p *op, a *pubAck, now time.Time) {
@@ -174,8 +181,9 @@ func (e *engine) expired(p *op, now time.Time) {
 		return
 	}
 	e.counts.timeouts++
-	if now.Sub(e.lastReply) < e.ackTimeout/2 {
-		// Others were answered meanwhile: it is this one.
+	if e.answered.Sub(p.sent) > e.ackTimeout/2 {
+		// What was sent well after it has been answered: it is this one. (That others were answered lately is not enough:
+		// when a server wakes from a long pause it answers what it has in order, and this one may be next.)
 		e.failAll(p, ackTimeout(e.ackTimeout).sdk())
 		return
 	}
