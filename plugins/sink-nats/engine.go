@@ -217,7 +217,7 @@ func (e *engine) expire(now time.Time) {
 			if now.Before(p.deadline) {
 				break
 			}
-			e.expired(p, now)
+			e.expired(p)
 		}
 		n++
 	}

@@ -174,7 +174,7 @@ func (e *engine) onNoResponders(p *op, now time.Time) {
 }
 
 // expired is called for an op whose answer did not come in time: an unknown outcome.
-func (e *engine) expired(p *op, now time.Time) {
+func (e *engine) expired(p *op) {
 	e.finish(p)
 	if p.answer != nil {
 		p.answer(nil)
