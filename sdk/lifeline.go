@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/stats"
 )
 
@@ -21,6 +22,7 @@ const (
 // second, and when no host connects at all. It counts connections as gRPC's stats handler.
 type lifeline struct {
 	connected func() // called once, before the first connection is served
+	asked     func() // called at each health check
 
 	once  sync.Once     // of end
 	ended chan struct{} // closed by end
@@ -33,8 +35,8 @@ type lifeline struct {
 	timer *time.Timer // runs while there is no connection
 }
 
-func newLifeline(connected func()) *lifeline {
-	l := &lifeline{connected: connected, ended: make(chan struct{})}
+func newLifeline(connected, asked func()) *lifeline {
+	l := &lifeline{connected: connected, asked: asked, ended: make(chan struct{})}
 	l.timer = time.AfterFunc(connectTimeout, func() { l.alone(connectTimeout) })
 	return l
 }
@@ -132,8 +134,13 @@ func (l *lifeline) HandleConn(_ context.Context, s stats.ConnStats) {
 	}
 }
 
-// TagRPC does nothing.
-func (l *lifeline) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+// TagRPC sees each call begin.
+func (l *lifeline) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	if info.FullMethodName == grpc_health_v1.Health_Check_FullMethodName {
+		l.asked()
+	}
+	return ctx
+}
 
 // HandleRPC does nothing.
 func (l *lifeline) HandleRPC(context.Context, stats.RPCStats) {}

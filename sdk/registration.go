@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -26,6 +27,8 @@ type registration struct {
 	write func(ctx context.Context, open *pluginv1.SinkOpen, s *SinkStream) error
 
 	streams streams // the one that is open
+
+	hostSeen atomic.Int64 // Unix nanoseconds of the host's last health check; 0: there was none
 
 	// crash ends the process after a panic. Set by serve; nil in tests without a process, where a panic fails its call.
 	crash func()

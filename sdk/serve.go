@@ -51,7 +51,7 @@ func serve(r *registration) int {
 		if err := unix.Dup2(2, 1); err != nil {
 			slog.Warn("redirect stdout", "err", err)
 		}
-	})
+	}, func() { r.hostSeen.Store(time.Now().UnixNano()) })
 	r.crash = func() { time.AfterFunc(crashGrace, func() { l.end(exitPanic, "panic in the plugin") }) }
 	go l.watchInput(os.Stdin)
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,6 +20,7 @@ import (
 type SourceStream struct {
 	session
 	can  *pluginv1.Capabilities // what Describe promises
+	seen *atomic.Int64          // registration.hostSeen
 	next uint64                 // guarded by sendMu: number of the next event
 }
 
@@ -41,6 +44,7 @@ func (r *registration) serveRead(stream grpc.ServerStream) error {
 	s := &SourceStream{
 		session: session{stream: stream, cancel: cancel, requests: newQueue(windowOf(open.GetWindow()))},
 		can:     r.describe.GetCapabilities(),
+		seen:    &r.hostSeen,
 		next:    1,
 	}
 	var pump sync.WaitGroup
@@ -157,6 +161,17 @@ func (s *SourceStream) Progress(position []byte) error {
 	return s.send(&pluginv1.ReadResponse{Message: &pluginv1.ReadResponse_Progress{Progress: &pluginv1.Progress{
 		Position: position,
 	}}})
+}
+
+// HostSeen is when the host made its last health check. One comes every few seconds for as long as the host runs; a host
+// that is frozen makes none, while its connection looks well. A source that holds something which another host could have
+// instead, such as a lock, is to let go of it when the host has been silent for long. Where no check was ever made, as in
+// tests without a process, it is now.
+func (s *SourceStream) HostSeen() time.Time {
+	if n := s.seen.Load(); n != 0 {
+		return time.Unix(0, n)
+	}
+	return time.Now()
 }
 
 // Status reports how the source is doing: at every change of state, and every few seconds. Also before Opened.
