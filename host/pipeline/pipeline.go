@@ -430,11 +430,15 @@ func (p *Pipeline) hearSink(n *instance, r *pluginv1.WriteResponse) error {
 }
 
 func (n *instance) isOpen() {
-	n.opened, n.down, n.fault, n.failed = true, "", nil, false
+	n.opened = true
+	n.overFault()
 	if n.state == "starting" || n.state == "down" {
 		n.state, n.text = "open", ""
 	}
 }
+
+// overFault: what ended the last stream is over.
+func (n *instance) overFault() { n.down, n.fault, n.failed = "", nil, false }
 
 // launched: a process is running.
 func (n *instance) launched(pid int) {

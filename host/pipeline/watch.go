@@ -100,6 +100,9 @@ func (p *Pipeline) sourceStatus(n *instance, s *pluginv1.SourceStatus) {
 	if state != "" {
 		n.state, n.text = state, s.GetText()
 	}
+	if state == "standby" || state == "snapshot" {
+		n.overFault() // also before Opened, which for a standby may be weeks away
+	}
 	said := sourceSaid{at: time.Now(), lag: s.LagBytes, queue: s.Backlog}
 	if d := s.GetOldestUnpublished(); d != nil {
 		v := d.AsDuration().Seconds()
@@ -296,7 +299,8 @@ func (p *Pipeline) stall(now time.Time) (reason, culprit string) {
 		return fmt.Sprintf("source has said nothing for %s", span(w.source.at)), "source"
 	}
 	for _, n := range append([]*instance{p.source}, p.sinks...) {
-		if !n.opened && n.pid != 0 && n.attempt > 0 && long(n.orderedAt) {
+		// A standby opens when it leads, which may be never.
+		if !n.opened && n.pid != 0 && n.attempt > 0 && n.state != "standby" && long(n.orderedAt) {
 			return fmt.Sprintf("%s has not opened, for %s", n.name, span(n.orderedAt)), n.name
 		}
 	}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"log/slog"
 	"syscall"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relevo-io/relevo/host/config"
+	"github.com/relevo-io/relevo/host/telemetry"
 	"github.com/relevo-io/relevo/internal/wire"
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
@@ -48,18 +50,30 @@ func TestStallNamesTheCulprit(t *testing.T) {
 			p.takeEvent(t, "k7")
 			p.watch.sinkSeen[0] = sinkSeen{p.ledger.sinks[0].oldest(), long}
 		}, `sink nats has not answered for event e-k7 of key "k7", for 2m0s`, "sink nats"},
-		"sink does not read": {func(_ *testing.T, p *Pipeline) { p.sinks[0].queue.busy = long },
-			"sink nats does not read its stream, for 2m0s", "sink nats"},
-		"source does not read": {func(_ *testing.T, p *Pipeline) { p.source.queue.busy = long },
-			"source does not read its stream, for 2m0s", "source"},
-		"source does not answer Hold": {func(_ *testing.T, p *Pipeline) { p.watch.unanswered = long },
-			"source has not answered Hold, for 2m0s", "source"},
-		"source sends nothing": {func(_ *testing.T, p *Pipeline) { p.watch.source.oldest, p.watch.lastRead = seconds(90), long },
-			"source has unpublished events, the oldest 90s old, and has sent none for 2m0s", "source"},
-		"source says nothing": {func(_ *testing.T, p *Pipeline) { p.watch.source.at = long },
-			"source has said nothing for 2m0s", "source"},
-		"state database": {func(_ *testing.T, p *Pipeline) { p.writer.busy.Store(long.UnixNano()) },
-			"the state database has not answered, for 2m0s", "state"},
+		"sink does not read": {
+			func(_ *testing.T, p *Pipeline) { p.sinks[0].queue.busy = long },
+			"sink nats does not read its stream, for 2m0s", "sink nats",
+		},
+		"source does not read": {
+			func(_ *testing.T, p *Pipeline) { p.source.queue.busy = long },
+			"source does not read its stream, for 2m0s", "source",
+		},
+		"source does not answer Hold": {
+			func(_ *testing.T, p *Pipeline) { p.watch.unanswered = long },
+			"source has not answered Hold, for 2m0s", "source",
+		},
+		"source sends nothing": {
+			func(_ *testing.T, p *Pipeline) { p.watch.source.oldest, p.watch.lastRead = seconds(90), long },
+			"source has unpublished events, the oldest 90s old, and has sent none for 2m0s", "source",
+		},
+		"source says nothing": {
+			func(_ *testing.T, p *Pipeline) { p.watch.source.at = long },
+			"source has said nothing for 2m0s", "source",
+		},
+		"state database": {
+			func(_ *testing.T, p *Pipeline) { p.writer.busy.Store(long.UnixNano()) },
+			"the state database has not answered, for 2m0s", "state",
+		},
 		"sink does not open": {func(_ *testing.T, p *Pipeline) {
 			p.sinks[0].opened, p.sinks[0].attempt, p.sinks[0].orderedAt = false, 1, long
 		}, "nats has not opened, for 2m0s", "nats"},
@@ -88,11 +102,14 @@ func TestKnownTroubleIsNoStall(t *testing.T) {
 		make func(p *Pipeline)
 		want State
 	}{
-		"sink says down":      {func(p *Pipeline) { p.sinks[0].state, p.sinks[0].text = "down", "no connection" }, Retrying},
-		"source connects":     {func(p *Pipeline) { p.source.state = "connecting" }, Retrying},
-		"sink process gone":   {func(p *Pipeline) { p.sinks[0].opened, p.sinks[0].down = false, "process ended" }, Retrying},
-		"state not writable":  {func(p *Pipeline) { s := "disk full"; p.writer.err.Store(&s) }, Retrying},
-		"standby":             {func(p *Pipeline) { p.source.state = "standby" }, Standby},
+		"sink says down":     {func(p *Pipeline) { p.sinks[0].state, p.sinks[0].text = "down", "no connection" }, Retrying},
+		"source connects":    {func(p *Pipeline) { p.source.state = "connecting" }, Retrying},
+		"sink process gone":  {func(p *Pipeline) { p.sinks[0].opened, p.sinks[0].down = false, "process ended" }, Retrying},
+		"state not writable": {func(p *Pipeline) { s := "disk full"; p.writer.err.Store(&s) }, Retrying},
+		"standby": {func(p *Pipeline) {
+			p.source.state, p.source.opened, p.source.attempt, p.source.orderedAt = "standby", false, 1, now.Add(-time.Hour)
+			p.sinks[0].queue, p.ledger = newSendQueue(), NewLedger(p.ledger.rules, nil, nil) // nothing was ever read
+		}, Standby},
 		"crashed too often":   {func(p *Pipeline) { p.sinks[0].failed = true }, Failed},
 		"fault of the source": {func(p *Pipeline) { p.source.fault = &pluginv1.Fault{Class: pluginv1.ErrorClass_ERROR_CLASS_PERMANENT} }, Failed},
 		"misconfigured":       {func(p *Pipeline) { p.sinks[0].fault = &pluginv1.Fault{Class: pluginv1.ErrorClass_ERROR_CLASS_CONFIG} }, Misconfigured},
@@ -109,6 +126,25 @@ func TestKnownTroubleIsNoStall(t *testing.T) {
 			require.Empty(t, culprit)
 		})
 	}
+}
+
+// A source that lost its lock stands by: what ended its last stream is no reason any more, though it has not opened.
+func TestStandbyAfterFault(t *testing.T) {
+	t.Parallel()
+	p := idle(t)
+	p.set.Metrics, p.log = telemetry.NewMetrics().Pipeline("test"), slog.New(slog.DiscardHandler)
+	n := p.source
+	n.opened, n.queue, n.state, n.down = false, nil, "down", "lock lost"
+	n.fault = &pluginv1.Fault{Class: pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT, Message: "lock lost"}
+	now := time.Now()
+	state, reason, _ := p.judge(now)
+	require.Equal(t, Retrying, state)
+	require.Contains(t, reason, "lock lost")
+	p.sourceStatus(n, &pluginv1.SourceStatus{State: pluginv1.SourceState_SOURCE_STATE_STANDBY, Text: "another relay reads"})
+	state, reason, _ = p.judge(now)
+	require.Equal(t, Standby, state)
+	require.Equal(t, "another relay reads", reason)
+	require.Equal(t, "another relay reads", n.says())
 }
 
 // A sink whose process is stopped is seen as the culprit first, then as hung; it is killed, and the rest follows.
