@@ -25,7 +25,10 @@ const masked = "***"
 func (s Secret) Reveal() string { return string(s) }
 
 func (s Secret) String() string       { return masked }
-func (s Secret) GoString() string     { return masked }
+// GoString masks %#v.
+func (s Secret) GoString() string { return masked }
+
+// LogValue masks it in logs.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(masked) }
 
 // Format covers every verb: with %d and the like, fmt would print the string inside its complaint.

@@ -72,7 +72,6 @@ type schedule struct {
 	front    int     // rows of the poison key contiguous in front
 	mutation string
 	trace    bool
-	discard  bool
 	noHold   bool
 	two      bool // a second poison key "b", in turn with the first
 	all      bool // every key is poison; events without a key must go on

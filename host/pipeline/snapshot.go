@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -14,7 +13,7 @@ import (
 const maxShownHeld = 100
 
 // snapshot is the status for the API.
-func (p *Pipeline) snapshot(now time.Time) *Status {
+func (p *Pipeline) snapshot() *Status {
 	w := &p.watch
 	s := &Status{
 		Name: p.set.Config.Name, State: w.state, Since: w.since, Reason: w.reason, Order: w.order, Held: []HeldKey{},

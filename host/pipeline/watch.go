@@ -195,7 +195,7 @@ func (p *Pipeline) publish(now time.Time) {
 		w.state, w.since = state, now
 	}
 	w.reason = reason
-	s := p.snapshot(now)
+	s := p.snapshot()
 	p.status.Store(s)
 	all := make([]string, len(States))
 	for i, x := range States {

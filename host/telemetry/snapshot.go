@@ -63,20 +63,20 @@ func (p *Pipeline) snapshot() []prometheus.Metric {
 	return s.metrics
 }
 
-func (k *Sink) snapshot(s *series) {
-	s.counter(descEventsSettled, k.acked.Load(), k.name, OutcomeAcked)
-	s.counter(descEventsSettled, k.discarded.Load(), k.name, OutcomeDiscarded)
-	s.counter(descEventsSettled, k.filtered.Load(), k.name, OutcomeFiltered)
-	s.counter(descRetries, k.retries.Load(), k.name)
-	s.gauge(descHeldKeys, float64(k.heldKeys.Load()), k.name)
+func (s *Sink) snapshot(out *series) {
+	out.counter(descEventsSettled, s.acked.Load(), s.name, OutcomeAcked)
+	out.counter(descEventsSettled, s.discarded.Load(), s.name, OutcomeDiscarded)
+	out.counter(descEventsSettled, s.filtered.Load(), s.name, OutcomeFiltered)
+	out.counter(descRetries, s.retries.Load(), s.name)
+	out.gauge(descHeldKeys, float64(s.heldKeys.Load()), s.name)
 
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for labels, n := range k.outcomes.counts {
-		s.counter(descEventsSettled, n, k.name, labels[1])
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for labels, n := range s.outcomes.counts {
+		out.counter(descEventsSettled, n, s.name, labels[1])
 	}
-	for labels, n := range k.failures.counts {
-		s.counter(descFailures, n, k.name, labels[0], labels[1])
+	for labels, n := range s.failures.counts {
+		out.counter(descFailures, n, s.name, labels[0], labels[1])
 	}
 }
 
