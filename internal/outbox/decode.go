@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"github.com/relevo-io/relevo/internal/wire"
@@ -20,12 +21,13 @@ const (
 	CodeTooLarge       = "event_too_large"
 )
 
-// Row is a row as an event. Everything in it is a view on the values it was decoded from.
+// Row is a row as an event. Everything in it but Rejected is a view on the values it was decoded from.
 type Row struct {
 	Event  sdk.Event
 	Order  int64    // 0 without an order column
 	Unique [][]byte // what identifies the row, in text form; nil elements are NULL
-	// Rejected is set where the row cannot become an event; Event then has what could be read.
+	// Rejected is set where the row cannot become an event; Event then has what could be read. Its texts are its own: a
+	// batch keeps them.
 	Rejected *sdk.Rejected
 
 	arrays [2][][]byte // of parallel header arrays
@@ -60,7 +62,7 @@ func (l *Layout) Decode(values [][]byte, r *Row) {
 
 // Reject marks the row as one that cannot become an event: also for what Batch.Add refuses.
 func (r *Row) Reject(err error) {
-	r.Rejected = &sdk.Rejected{ID: r.Event.ID, Key: r.Event.Key, Message: err.Error(), Code: "row_invalid"}
+	r.Rejected = &sdk.Rejected{ID: strings.Clone(r.Event.ID), Key: r.Event.Key, Message: err.Error(), Code: "row_invalid"}
 	if f, ok := errors.AsType[*fault](err); ok {
 		r.Rejected.Code = f.code
 	}

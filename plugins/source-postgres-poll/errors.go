@@ -36,6 +36,11 @@ func again(err error) bool {
 	return false
 }
 
+func isCode(err error, code string) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == code
+}
+
 // classify turns an error of the driver into what the host is told: one branch for each cause.
 func classify(err error) *sdk.Error {
 	if e, ok := errors.AsType[*sdk.Error](err); ok {

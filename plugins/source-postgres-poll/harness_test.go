@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
@@ -29,7 +30,10 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, pgtest.IgnoreServer()) }
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	goleak.VerifyTestMain(m, pgtest.IgnoreServer())
+}
 
 // The article's table, plain and with the recommended columns.
 const (
@@ -150,7 +154,8 @@ type relay struct {
 	err     error // of the stream's end
 	open    map[uint64]got
 	bytes   int
-	most    int // bytes that were open at once
+	most    int  // bytes that were open at once
+	busy    bool // onBatch has not returned
 
 	onBatch func(r *relay, b []got) // in the receiver's goroutine; nil: acks everything at once
 }
@@ -250,7 +255,7 @@ func (r *relay) receive() {
 		case m.GetOpened() != nil:
 			r.opened = m.GetOpened()
 		case m.GetBatch() != nil:
-			batch = r.batch(m.GetBatch())
+			batch, r.busy = r.batch(m.GetBatch()), true
 		case m.GetHeld() != nil:
 			r.held = append(r.held, m.GetHeld())
 		case m.GetStatus() != nil:
@@ -274,6 +279,11 @@ func (r *relay) receive() {
 		} else {
 			r.ack(batch...)
 		}
+		r.mu.Lock()
+		r.busy = false
+		close(r.changed)
+		r.changed = make(chan struct{})
+		r.mu.Unlock()
 	}
 }
 
@@ -369,6 +379,7 @@ func (r *relay) stop() {
 // drain stops the relay in good order and waits for it.
 func (r *relay) drain() {
 	r.t.Helper()
+	r.await("the acks of what arrived", func() bool { return !r.busy })
 	r.stop()
 	r.await("Stopped", func() bool { return r.stopped })
 }

@@ -169,22 +169,15 @@ func TestRandomWriters(t *testing.T) {
 	}
 	d, _ := privateDB(t, map[string]string{"max_prepared_transactions": "50"}, seqDDL, ordersDDL,
 		`INSERT INTO orders SELECT generate_series(1, 40)`)
-	var late []got // acks that wait
 	rnd := rand.New(rand.NewPCG(1, 2))
 	r := startRelay(t, d.dsn, relayOptions{
 		config: map[string]any{"batch": 23}, window: &pluginv1.Window{Events: 150, Bytes: 1 << 20},
 		onBatch: func(r *relay, b []got) {
-			late = append(late, b...)
-			rnd.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
-			n := len(late)
-			if n > 20 {
-				n -= rnd.IntN(20)
-			}
-			r.ack(late[:n]...)
-			late = append([]got(nil), late[n:]...)
-			if len(late) > 0 { // nobody else acks them
-				go func(gs []got) { r.ack(gs...) }(late)
-				late = nil
+			rnd.Shuffle(len(b), func(i, j int) { b[i], b[j] = b[j], b[i] })
+			for len(b) > 0 {
+				n := 1 + rnd.IntN(len(b))
+				r.ack(b[:n]...)
+				b = b[n:]
 			}
 		},
 	})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net"
 	"strings"
 	"sync"
@@ -26,6 +25,8 @@ type pooler struct {
 	all  []*pgconn.PgConn
 	open []net.Conn
 	wg   sync.WaitGroup
+
+	sending sync.Mutex // a server's frontend goes from client to client
 }
 
 func startPooler(t testing.TB, dsn string, transaction bool) *pooler {
@@ -132,6 +133,7 @@ func (p *pooler) client(c net.Conn) {
 		}
 		select {
 		case <-free:
+			back.Wait() // it is still passing on the last answer
 			server = nil
 		default:
 		}
@@ -143,8 +145,11 @@ func (p *pooler) client(c net.Conn) {
 			s := server
 			back.Go(func() { p.answers(b, s, free) })
 		}
+		p.sending.Lock()
 		server.Frontend().Send(m)
-		if server.Frontend().Flush() != nil {
+		err = server.Frontend().Flush()
+		p.sending.Unlock()
+		if err != nil {
 			return
 		}
 	}
@@ -155,9 +160,6 @@ func (p *pooler) answers(b *pgproto3.Backend, s *pgconn.PgConn, free chan struct
 	for {
 		m, err := s.Frontend().Receive()
 		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
-				return
-			}
 			return
 		}
 		b.Send(m)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -83,7 +84,7 @@ func (p *portal) first(row func(values [][]byte) error) error {
 func (p *portal) rows(row func(values [][]byte) bool) (more bool, err error) {
 	for {
 		m, err := p.receive()
-		if e, ok := err.(*pgconn.PgError); ok && p.canceled && e.Code == codeCanceled {
+		if p.canceled && isCode(err, codeCanceled) {
 			return false, nil // as we asked; the transaction is over, and fail has nothing to tell
 		}
 		if err != nil {
@@ -135,7 +136,7 @@ func (p *portal) sync() error {
 	}
 	for {
 		m, err := p.receive()
-		if e, ok := err.(*pgconn.PgError); ok && p.canceled && e.Code == codeCanceled {
+		if p.canceled && isCode(err, codeCanceled) {
 			continue // it reached the server after the last row
 		}
 		if err != nil {
@@ -152,7 +153,7 @@ func (p *portal) fail(err error) error {
 	if p.s.prepared != nil {
 		p.s.prepared = map[string]string{} // a Parse behind the error was skipped; names are not used again
 	}
-	if _, reported := err.(*pgconn.PgError); reported && !p.pc.IsClosed() {
+	if _, reported := errors.AsType[*pgconn.PgError](err); reported && !p.pc.IsClosed() {
 		if e := p.sync(); e != nil {
 			return e
 		}

@@ -219,8 +219,7 @@ func TestLargeRows(t *testing.T) {
 			d.exec(`INSERT INTO outbox (aggregate_id, type, payload, created_at) SELECT 1, 't', jsonb_build_object('n', i), now() + i * interval '1 us' FROM generate_series(1, 3000) i`)
 			d.exec(`INSERT INTO outbox (aggregate_id, type, payload, created_at)
 				SELECT 2, 't', jsonb_build_object('n', i, 'x', repeat('x', $1::int)), now() + interval '1 s' + i * interval '1 us' FROM generate_series(1, $2::int) i`, size, rows)
-			var r *relay
-			r = startRelay(t, d.dsn, relayOptions{window: &pluginv1.Window{Events: 10_000, Bytes: window}})
+			r := startRelay(t, d.dsn, relayOptions{window: &pluginv1.Window{Events: 10_000, Bytes: window}})
 			gs := r.awaitGot(3000 + rows)
 			inOrder(t, gs)
 			r.mu.Lock()
@@ -245,7 +244,9 @@ func TestByteWindow(t *testing.T) {
 		}
 	}})
 	inOrder(t, r.awaitGot(1000))
+	r.mu.Lock()
 	require.LessOrEqual(t, r.most, window)
+	r.mu.Unlock()
 	r.setWindow(1, 1)
 	d.exec(`INSERT INTO outbox (aggregate_id, type, payload) SELECT i, 't', jsonb_build_object('n', 2000 + i, 'x', repeat('x', 1000)) FROM generate_series(1, 10) i`)
 	r.awaitGot(1010) // a byte window always admits one event
