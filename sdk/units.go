@@ -24,7 +24,8 @@ const masked = "***"
 // Reveal returns the value.
 func (s Secret) Reveal() string { return string(s) }
 
-func (s Secret) String() string       { return masked }
+func (s Secret) String() string { return masked }
+
 // GoString masks %#v.
 func (s Secret) GoString() string { return masked }
 
