@@ -12,9 +12,15 @@ import (
 // maxDropped is how many bytes of rows that nobody wants are read off the connection before the server is asked to stop.
 const maxDropped = 16 << 20
 
+// idleStatus is what ReadyForQuery says outside of a transaction.
+const idleStatus = 'I'
+
 // portal is one read over the extended protocol, message by message: pgx fetches whole results, and a part of one needs
-// Execute with a row limit. (A cursor would do the same with two more statements, in a transaction of its own.) What it
-// sends is flushed by execute and sync. Between bind and sync the server is in a transaction.
+// Execute with a row limit.
+//
+// It is in a transaction of its own, and each step ends with a Sync. Without them the steps would be one implicit
+// transaction, which costs nothing, and in which no time-out of the server counts while it waits for the next step: a
+// leader that freezes between two of them would keep the lock for ever. So it is idle_in_transaction_session_timeout.
 type portal struct {
 	s        *session
 	pc       *pgconn.PgConn
@@ -43,10 +49,21 @@ func (p *portal) bind(q statement) {
 	p.fe().SendBind(&pgproto3.Bind{PreparedStatement: name, Parameters: q.params, ResultFormatCodes: q.formats})
 }
 
-// execute asks for n rows. pgproto3 reports what is wrong with the connection at the next receive.
+// begin opens the transaction, with what is sent next.
+func (p *portal) begin() { p.command("BEGIN") }
+
+// command is a statement without parameters and rows.
+func (p *portal) command(sql string) {
+	p.fe().SendParse(&pgproto3.Parse{Query: sql})
+	p.fe().SendBind(&pgproto3.Bind{})
+	p.fe().SendExecute(&pgproto3.Execute{})
+}
+
+// execute asks for n rows. The portal outlives the Sync, since the transaction does. pgproto3 reports what is wrong with
+// the connection at the next receive.
 func (p *portal) execute(n int) {
 	p.fe().SendExecute(&pgproto3.Execute{MaxRows: uint32(n)})
-	p.fe().Send(&pgproto3.Flush{})
+	p.fe().SendSync(&pgproto3.Sync{})
 	_ = p.fe().Flush()
 }
 
@@ -62,9 +79,9 @@ func (p *portal) receive() (pgproto3.BackendMessage, error) {
 	return m, nil
 }
 
-// first reads a result of one row.
+// first reads the answer to begin, and a result of one row.
 func (p *portal) first(row func(values [][]byte) error) error {
-	for {
+	for complete := 0; complete < 2; {
 		m, err := p.receive()
 		if err != nil {
 			return err
@@ -75,9 +92,10 @@ func (p *portal) first(row func(values [][]byte) error) error {
 				return err
 			}
 		case *pgproto3.CommandComplete:
-			return nil
+			complete++
 		}
 	}
+	return nil
 }
 
 // rows reads one step. more says that the portal may have more rows.
@@ -85,7 +103,7 @@ func (p *portal) rows(row func(values [][]byte) bool) (more bool, err error) {
 	for {
 		m, err := p.receive()
 		if p.canceled && isCode(err, codeCanceled) {
-			return false, nil // as we asked; the transaction is over, and fail has nothing to tell
+			return false, p.ready() // as we asked; fail has nothing to tell
 		}
 		if err != nil {
 			return false, err
@@ -101,9 +119,9 @@ func (p *portal) rows(row func(values [][]byte) bool) (more bool, err error) {
 				}
 			}
 		case *pgproto3.PortalSuspended:
-			return true, nil
+			return true, p.ready()
 		case *pgproto3.CommandComplete, *pgproto3.EmptyQueryResponse:
-			return false, nil
+			return false, p.ready()
 		case *pgproto3.ReadyForQuery:
 			return false, errBadAnswer
 		}
@@ -128,33 +146,55 @@ func (p *portal) drop(values [][]byte) error {
 	return nil
 }
 
-// sync closes the portal and its transaction.
-func (p *portal) sync() error {
-	p.fe().SendSync(&pgproto3.Sync{})
-	if err := p.fe().Flush(); err != nil {
-		return err
-	}
+// ready reads up to the answer to a Sync, past what the server reports before it.
+func (p *portal) ready() error {
+	var reported error
 	for {
 		m, err := p.receive()
-		if p.canceled && isCode(err, codeCanceled) {
-			continue // it reached the server after the last row
+		if _, ok := errors.AsType[*pgconn.PgError](err); ok && !p.pc.IsClosed() {
+			if !p.canceled || !isCode(err, codeCanceled) { // one that we asked for may come after the last row
+				reported = err
+			}
+			continue
 		}
 		if err != nil {
 			return err
 		}
 		if _, ok := m.(*pgproto3.ReadyForQuery); ok {
-			return nil
+			return reported
 		}
 	}
 }
 
-// fail brings the connection back to where it can be used, and returns the cause.
+// end closes the portal and its transaction. Of one that has failed, COMMIT is a ROLLBACK.
+func (p *portal) end() error {
+	for range 2 { // a cancellation may stop the first one
+		p.command("COMMIT")
+		p.fe().SendSync(&pgproto3.Sync{})
+		if err := p.fe().Flush(); err != nil {
+			return err
+		}
+		if err := p.ready(); err != nil && (p.pc.IsClosed() || p.pc.TxStatus() == idleStatus) {
+			return err
+		}
+		if p.pc.TxStatus() == idleStatus {
+			return nil
+		}
+	}
+	return errBadAnswer
+}
+
+// fail brings the connection back to where it can be used, and returns the cause: what the server reported, or what was
+// wrong with its answer. Either way the answer to the Sync is still to come.
 func (p *portal) fail(err error) error {
 	if p.s.prepared != nil {
 		p.s.prepared = map[string]string{} // a Parse behind the error was skipped; names are not used again
 	}
 	if _, reported := errors.AsType[*pgconn.PgError](err); reported && !p.pc.IsClosed() {
-		if e := p.sync(); e != nil {
+		if e := p.ready(); e != nil {
+			return e
+		}
+		if e := p.end(); e != nil {
 			return e
 		}
 	}

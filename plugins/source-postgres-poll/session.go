@@ -53,8 +53,10 @@ var settings = [][2]string{
 
 // readerSettings are those of the session that holds the lock and reads.
 var readerSettings = [][2]string{
-	// A frozen host goes on answering keep-alives. Its session ends here, and the lock goes to a standby.
+	// A frozen host goes on answering keep-alives. Its session ends here, and the lock goes to a standby: between two
+	// reads, and between two steps of one.
 	{"idle_session_timeout", "10s"},
+	{"idle_in_transaction_session_timeout", "10s"},
 }
 
 // deleterSettings are those of the session that deletes.
@@ -159,6 +161,7 @@ var (
 func (s *session) read(ctx context.Context, q statement, step func() int, row func(values [][]byte) bool) (snap snapshot, done bool, err error) {
 	err = s.guard(ctx, func(pc *pgconn.PgConn) error {
 		p := portal{s: s, pc: pc}
+		p.begin()
 		p.bind(snapshotStatement)
 		p.fe().SendExecute(&pgproto3.Execute{})
 		p.bind(q)
@@ -180,7 +183,7 @@ func (s *session) read(ctx context.Context, q statement, step func() int, row fu
 			}
 			if n == 0 {
 				done = !more && !p.dropping
-				return p.sync()
+				return p.end()
 			}
 			p.execute(n)
 		}
