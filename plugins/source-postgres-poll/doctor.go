@@ -231,6 +231,9 @@ func (d *doctor) durability(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, `SET search_path = pg_catalog`); err != nil {
+		return fmt.Errorf("look at synchronous_commit: %w", err)
+	}
 	rows, err := conn.Query(ctx, `
 		SELECT 'everybody', 'ALTER SYSTEM RESET synchronous_commit; SELECT pg_reload_conf();'
 		FROM pg_catalog.pg_settings WHERE name = 'synchronous_commit' AND setting = 'off' AND source IN ('configuration file', 'command line', 'environment variable')

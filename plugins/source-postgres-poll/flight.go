@@ -29,6 +29,9 @@ type flight struct {
 	// hashes of the open rows' identities, where there is no order column to leave them out by; else nil.
 	hashes map[uint64]struct{}
 	seed   maphash.Seed
+	// gone are hashes that left since the last beginRead. A read that began before a delete committed still sees the row,
+	// and it arrives when the row is no longer in flight.
+	gone map[uint64]struct{}
 }
 
 // sent is one batch. Its rows cost no allocation of their own.
@@ -67,7 +70,7 @@ type ref struct {
 func newFlight(w sdk.Window, unique int, rounds bool) *flight {
 	f := &flight{window: w, unique: unique, next: 1, leftOut: map[int64]struct{}{}}
 	if rounds {
-		f.hashes, f.seed = map[uint64]struct{}{}, maphash.MakeSeed()
+		f.hashes, f.gone, f.seed = map[uint64]struct{}{}, map[uint64]struct{}{}, maphash.MakeSeed()
 	}
 	return f
 }
@@ -151,10 +154,15 @@ func (f *flight) hash(values func(yield func([]byte) bool)) uint64 {
 	return h.Sum64()
 }
 
-// has reports whether the row is open, by its hash.
+// beginRead is called before a read whose rows are asked for with has.
+func (f *flight) beginRead() { clear(f.gone) }
+
+// has reports whether the row is open or was when the read began, by its hash.
 func (f *flight) has(unique [][]byte) bool {
-	_, ok := f.hashes[f.hash(slices.Values(unique))]
-	return ok
+	h := f.hash(slices.Values(unique))
+	_, open := f.hashes[h]
+	_, gone := f.gone[h]
+	return open || gone
 }
 
 // ack marks numbers as settled: their rows are to be deleted.
@@ -233,7 +241,9 @@ func (f *flight) end(s *sent, i int) {
 		f.keyed--
 	}
 	if f.hashes != nil {
-		delete(f.hashes, f.hash(f.values(s, i)))
+		h := f.hash(f.values(s, i))
+		delete(f.hashes, h)
+		f.gone[h] = struct{}{}
 	}
 }
 

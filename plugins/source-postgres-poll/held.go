@@ -22,6 +22,7 @@ type entry struct {
 	floor     int64 // nothing of it is left at or below; MinInt64: not known
 	oldest    int64 // earliest time among what went back, µs since 1970; MaxInt64: none
 	releasing bool
+	touched   bool // held again, or something went back, since releasing was called
 }
 
 type listKey struct {
@@ -35,7 +36,7 @@ func newHeld() *held { return &held{keys: map[string]*entry{}, ids: map[string]*
 func (h *held) hold(in map[string]*entry, name string, floor int64) {
 	h.lists = nil
 	if e := in[name]; e != nil {
-		e.releasing = false // its rows are not all read: the floor stays
+		e.releasing, e.touched = false, true // its rows are not all read: the floor stays
 		return
 	}
 	in[name] = &entry{floor: floor, oldest: math.MaxInt64}
@@ -43,7 +44,7 @@ func (h *held) hold(in map[string]*entry, name string, floor int64) {
 
 // back notes a row that went back.
 func (e *entry) back(order, at int64) {
-	e.floor, e.oldest = min(e.floor, order-1), min(e.oldest, at)
+	e.floor, e.oldest, e.touched = min(e.floor, order-1), min(e.oldest, at), true
 }
 
 func (h *held) release(in map[string]*entry, name string) {
@@ -52,12 +53,25 @@ func (h *held) release(in map[string]*entry, name string) {
 	}
 }
 
-// releasing are those that are to be read by themselves now.
+// waiting reports whether anything is to be read by itself.
+func (h *held) waiting() bool {
+	for _, m := range []map[string]*entry{h.keys, h.ids} {
+		for _, e := range m {
+			if e.releasing {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// releasing are those that are to be read by themselves, by a read that begins now.
 func (h *held) releasing() (entries []*entry, floor int64) {
 	floor = math.MaxInt64
 	for _, m := range []map[string]*entry{h.keys, h.ids} {
 		for _, e := range m {
 			if e.releasing {
+				e.touched = false
 				entries = append(entries, e)
 				floor = min(floor, e.floor)
 			}
@@ -66,11 +80,11 @@ func (h *held) releasing() (entries []*entry, floor int64) {
 	return entries, floor
 }
 
-// done forgets entries of which nothing was left, unless they were held again meanwhile.
+// done forgets entries of which a read found nothing more, unless something happened to them since it began.
 func (h *held) done(entries []*entry) {
 	gone := map[*entry]bool{}
 	for _, e := range entries {
-		gone[e] = e.releasing
+		gone[e] = e.releasing && !e.touched
 	}
 	for _, m := range []map[string]*entry{h.keys, h.ids} {
 		for name, e := range m {

@@ -73,8 +73,7 @@ func (r *reader) readOrdered(ctx context.Context) (outcome, error) {
 		e.bound.read(lowered, snap.xmin, l.last, l.rows > 0, full)
 	}
 	e.found += uint64(l.found)
-	waiting, _ := e.held.releasing()
-	more := full || r.byKey || len(waiting) > 0 && e.keyedRoom() > 0
+	more := full || r.byKey || e.keyedWork()
 	e.mu.Unlock()
 
 	if l.found > 0 {

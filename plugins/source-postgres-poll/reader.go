@@ -233,9 +233,11 @@ func (e *engine) wanted(blocked bool) bool {
 	if blocked {
 		return true
 	}
-	entries, _ := e.held.releasing()
-	return len(entries) > 0 && e.keyedRoom() > 0
+	return e.keyedWork()
 }
+
+// keyedWork reports whether a read of released keys can be done.
+func (e *engine) keyedWork() bool { return e.held.waiting() && e.keyedRoom() > 0 }
 
 // keyedRoom is how many rows of released keys may still be read: a key with a long backlog is not to fill the window.
 func (e *engine) keyedRoom() int { return max(1, e.flight.window.Events/4) - e.flight.keyed }

@@ -53,6 +53,7 @@ func (r *reader) readRound(ctx context.Context) (outcome, error) {
 func (r *reader) readReleased(ctx context.Context, l *load, entries []*entry) (more bool, err error) {
 	e := r.e
 	e.mu.Lock()
+	e.flight.beginRead()
 	w := r.q.where()
 	r.q.releasing(w, e.held)
 	l.keyed, l.events = true, min(l.events, e.keyedRoom())
@@ -78,7 +79,7 @@ func (r *reader) readReleased(ctx context.Context, l *load, entries []*entry) (m
 	return true, nil
 }
 
-// skip reports whether the row is in flight.
+// skip reports whether the row is in flight, or was when the read began.
 func (l *load) skip(values [][]byte) bool {
 	l.r.q.l.Decode(values, &l.r.row)
 	l.r.e.mu.Lock()
@@ -106,6 +107,7 @@ func (r *reader) readChunk(ctx context.Context, l *load) (more bool, err error) 
 		arrays[k] = append(arrays[k], '}')
 	}
 	e.mu.Lock()
+	e.flight.beginRead()
 	w := r.q.where()
 	r.q.notHeld(w, e.held)
 	q := r.q.chunk(w, arrays)
@@ -137,8 +139,7 @@ func (r *reader) readChunk(ctx context.Context, l *load) (more bool, err error) 
 	e.reads++
 	e.clock = time.Until(snap.now)
 	l.fly(e)
-	entries, _ := e.held.releasing()
-	return rd.next < rd.n || rd.full || rd.n >= r.c.Batch || len(entries) > 0 && e.keyedRoom() > 0, nil
+	return rd.next < rd.n || rd.full || rd.n >= r.c.Batch || e.keyedWork(), nil
 }
 
 func (rd *round) value(i int) []byte {
@@ -154,6 +155,7 @@ func (r *reader) list(ctx context.Context) error {
 	e, rd := r.e, &r.round
 	rd.data, rd.ends, rd.n, rd.next, rd.full = rd.data[:0], rd.ends[:0], 0, 0, false
 	e.mu.Lock()
+	e.flight.beginRead()
 	w := r.q.where()
 	r.q.notHeld(w, e.held)
 	q := r.q.round(w, roundLimit)
@@ -179,7 +181,7 @@ func (r *reader) list(ctx context.Context) error {
 func (rd *round) leaveOut(width int, e *engine) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.flight.events == 0 {
+	if e.flight.events+len(e.flight.gone) == 0 {
 		return
 	}
 	old := round{data: rd.data, ends: rd.ends, n: rd.n}

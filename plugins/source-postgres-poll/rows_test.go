@@ -373,3 +373,42 @@ func TestConfigFaults(t *testing.T) {
 		})
 	}
 }
+
+// What a database sets for its sessions does not change what the relay does; conditions of the user still find their
+// functions.
+func TestHostileDefaults(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, seqDDL, `CREATE SCHEMA evil`,
+		`CREATE FUNCTION evil.no(uuid, uuid) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,
+		`CREATE FUNCTION evil.no(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,
+		`CREATE FUNCTION evil.no(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT false'`,
+		`CREATE OPERATOR evil.= (LEFTARG = uuid, RIGHTARG = uuid, FUNCTION = evil.no)`,
+		`CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.no)`,
+		`CREATE OPERATOR evil.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.no)`,
+		`CREATE FUNCTION evil.pg_backend_pid() RETURNS int LANGUAGE sql AS 'SELECT 1'`,
+		`CREATE FUNCTION evil.pg_current_xact_id() RETURNS xid8 LANGUAGE sql AS $$ SELECT '3'::xid8 $$`,
+		`CREATE FUNCTION evil.mine(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT $1 < 1000'`)
+	name := d.text(`SELECT current_database()`)
+	for _, s := range []string{
+		"search_path = evil, pg_catalog, public", "default_transaction_isolation = 'serializable'", "default_transaction_read_only = on",
+		"DateStyle = 'German'", "bytea_output = 'escape'", "plan_cache_mode = 'force_generic_plan'", "idle_session_timeout = '50ms'",
+		"enable_indexscan = off", "TimeZone = 'Asia/Kathmandu'", "synchronous_commit = off", "extra_float_digits = 0",
+	} {
+		d.exec(`ALTER DATABASE ` + name + ` SET ` + s)
+	}
+	insert := `INSERT INTO public.outbox (aggregate_id, type, payload, created_at) SELECT i % 7, 't', jsonb_build_object('n', i), '2024-07-01 10:00:00Z' FROM generate_series($1::int, $2::int) i`
+	d.exec(insert, 1, 500)
+	d.exec(`INSERT INTO public.outbox (aggregate_id, type, payload) VALUES (1000, 't', '{}')`)
+	r := startRelay(t, d.dsn, relayOptions{config: map[string]any{"pending": "mine(aggregate_id)", "after_publish": "delete"}})
+	gs := r.awaitGot(500)
+	require.EqualValues(t, 1719828000_000_000, gs[0].event.GetTimeUnixMicro())
+	d.exec(insert, 501, 1000)
+	inOrder(t, r.awaitGot(1000))
+	r.drain()
+	require.Equal(t, 1, d.int(`SELECT count(*) FROM public.outbox`))
+	for _, f := range examine(t, map[string]any{"dsn": d.dsn}) {
+		if f.GetSeverity() != severityOK {
+			require.Equal(t, "synchronous_commit_off", f.GetCode(), f.GetMessage())
+		}
+	}
+}

@@ -107,8 +107,8 @@ func (s *session) setUp(ctx context.Context, own [][2]string) error {
 		}
 	}
 	// Whatever the search path is, functions and operators are the system's own. Conditions that a user wrote find theirs.
-	b.Queue(`SELECT pg_catalog.set_config('search_path', pg_catalog.concat_ws(', ', 'pg_catalog',
-		nullif(pg_catalog.current_setting('search_path'), '')), false)`)
+	b.Queue(`SELECT pg_catalog.set_config('search_path', CASE WHEN pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.=) ''
+		THEN 'pg_catalog' ELSE pg_catalog.concat('pg_catalog, ', pg_catalog.current_setting('search_path')) END, false)`)
 	if err := s.conn.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("set up the session: %w", err)
 	}
