@@ -45,6 +45,10 @@ build: ## relevo and its plugins, into bin/
 generate: ## the code of the protocol, from proto/
 	$(BUF) generate
 
+.PHONY: docs
+docs: build ## docs/pipeline-reference.md, from the schemas of the programs
+	bin/relevo schema --markdown > docs/pipeline-reference.md
+
 .PHONY: fmt
 fmt: $(TOOLS)/gofumpt ## format the code
 	$(TOOLS)/gofumpt -w .
@@ -91,8 +95,11 @@ proto:
 		diff -q ".tools/proto/$$f" "$$f" || { echo "generated code is old (make generate)"; exit 1; }; \
 	done
 
+# What is in docs and examples is what the programs say and take.
 examples: build
 	bin/relevo validate --allow-missing-env examples/quickstart/pipeline.yaml
+	@bin/relevo schema --markdown | diff -q - docs/pipeline-reference.md >/dev/null || \
+		{ echo "docs/pipeline-reference.md is old (make docs)"; exit 1; }
 
 quick:
 	$(GO) build -o .tools/report ./test/report
