@@ -13,6 +13,9 @@ import (
 // maxCached bounds the subjects whose stream is remembered by name; beyond it their streams' subjects are looked through.
 const maxCached = 4096
 
+// factsFresh is how long the limits of a stream are believed when they speak against an event.
+const factsFresh = time.Second
+
 // lookup finds the streams of subjects where neither the configuration nor a constant destination names one.
 type lookup struct {
 	cache   map[string]*outlet
@@ -44,6 +47,10 @@ func (e *engine) assign(en *entry, o *outlet) {
 	en.outlet = o
 	limit := int(e.nc.MaxPayload())
 	if m := o.facts.maxMessage; m > 0 {
+		if en.size > m && time.Since(o.factsAt) > factsFresh {
+			e.doubt(en, o)
+			return
+		}
 		if en.size > m {
 			en.verdict = permanent("message_too_large", "the message has %d bytes, max_msg_size of stream %s is %d", en.size, o.facts.name, m)
 			return
@@ -52,6 +59,48 @@ func (e *engine) assign(en *entry, o *outlet) {
 	}
 	headers := en.size - len(en.Payload)
 	en.solo = en.size+batchHeaders > limit || headers+batchHeaders > maxHeaderBlock
+}
+
+// doubt has the limits of a stream asked for again before they refuse an event for good: somebody may have raised them for
+// this very event. It waits in its lane meanwhile.
+func (e *engine) doubt(en *entry, o *outlet) {
+	en.outlet = nil
+	o.doubted = append(o.doubted, en)
+}
+
+// askLimits asks for the limits of streams that are in doubt.
+func (e *engine) askLimits(now time.Time) {
+	for _, o := range e.outlets {
+		if len(o.doubted) > 0 && !o.asking {
+			o.asking = e.question("STREAM.INFO."+o.facts.name, nil, now, func(m *nats.Msg) { e.onLimits(o, m) })
+		}
+	}
+}
+
+func (e *engine) onLimits(o *outlet, m *nats.Msg) {
+	o.asking = false
+	var info struct {
+		Error  *jetstream.APIError    `json:"error"`
+		Config jetstream.StreamConfig `json:"config"`
+	}
+	answered := m != nil && json.Unmarshal(m.Data, &info) == nil && len(m.Data) > 0
+	switch {
+	case answered && info.Error == nil:
+		facts := factsOf(&info.Config)
+		o.facts.subjects, o.facts.maxMessage = facts.subjects, facts.maxMessage
+	case !answered && !e.apiDenied:
+		return // asked again
+	}
+	// An error, or no permission to ask: what is known counts.
+	o.factsAt = time.Now()
+	entries := o.doubted
+	o.doubted = nil
+	for _, en := range entries {
+		if en.place != ended {
+			e.assign(en, o)
+			e.proceed(en)
+		}
+	}
 }
 
 // known is the outlet of a subject, if that was learned before.
@@ -150,7 +199,7 @@ func (e *engine) onInfo(subject string, m *nats.Msg) {
 		facts := factsOf(&info.Config)
 		for _, o := range e.outlets {
 			if o.facts.name == facts.name {
-				o.facts.subjects, o.facts.maxMessage = facts.subjects, facts.maxMessage
+				o.facts.subjects, o.facts.maxMessage, o.factsAt = facts.subjects, facts.maxMessage, time.Now()
 				e.found(subject, o)
 				return
 			}

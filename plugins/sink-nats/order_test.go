@@ -295,3 +295,38 @@ func TestOrderDoesNotDependOnTheServersMemory(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, len(own), len(all))
 }
+
+// The limit that refuses an event is raised: the next try knows, although the sink has been open all the time.
+func TestRaisedLimitIsSeen(t *testing.T) {
+	t.Parallel()
+	for name, stream := range map[string]string{"stream named": "ORDERS", "stream looked up": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			modes(t, func(t *testing.T, atomic bool) {
+				s := natstest.Start(t)
+				js := s.JetStream()
+				limit := func(n int32) func(*jetstream.StreamConfig) {
+					return func(c *jetstream.StreamConfig) { c.MaxMsgSize = n }
+				}
+				orders(t, js, batches(atomic), limit(2000))
+				h := openSink(t, config(s.URL(), func(c *Config) { c.Stream = stream }), "", func(h *fakeHost) { h.backoff = 50 * time.Millisecond })
+				all := events(3, 30, "orders.created")
+				all[3*10].Payload = []byte(strings.Repeat("x", 3000)) // the tenth of k0
+				h.add(all...)
+				h.waitAcked(60 + 10)
+				h.wait("the event is refused", func() bool { return len(h.failures) > 0 })
+				requireClass(t, h.failed()[0].err, sdk.ClassPermanent, "message_too_large")
+
+				stored, err := js.Stream(t.Context(), "ORDERS")
+				require.NoError(t, err)
+				c := stored.CachedInfo().Config
+				limit(-1)(&c)
+				_, err = js.UpdateStream(t.Context(), c)
+				require.NoError(t, err)
+				h.waitAcked(len(all))
+				require.NoError(t, h.stop())
+				require.Equal(t, len(all), requireStream(t, js, "ORDERS", all))
+			})
+		})
+	}
+}

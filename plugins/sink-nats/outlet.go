@@ -31,7 +31,10 @@ const (
 // in flight (or staged up to its commit) gained nothing over noise, and it would need the proof that the two share no key
 // (I4).
 type outlet struct {
-	facts streamFacts
+	facts   streamFacts
+	factsAt time.Time // when they were learned
+	doubted []*entry  // too large by facts that may have changed; waiting in their lanes
+	asking  bool      // for the facts
 
 	queue       []*entry // in order for each key; ended ones are passed over
 	head        int      // of queue
@@ -57,7 +60,7 @@ type outlet struct {
 
 func newOutlet(f streamFacts, atomic bool) *outlet {
 	f.atomic = f.atomic && atomic
-	return &outlet{facts: f, batchMax: maxBatch, batchCap: maxBatch, window: maxWindow}
+	return &outlet{facts: f, factsAt: time.Now(), batchMax: maxBatch, batchCap: maxBatch, window: maxWindow}
 }
 
 func (o *outlet) push(en *entry) {

@@ -29,6 +29,7 @@ func (e *engine) pump(now time.Time) {
 		return
 	}
 	e.ask(now)
+	e.askLimits(now)
 	for _, o := range e.outlets {
 		e.pumpOutlet(o, now)
 	}
