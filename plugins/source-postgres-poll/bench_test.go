@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,5 +70,43 @@ func bareDrain(b *testing.B, d *db) float64 {
 		_, err = c.Exec(ctx, `DELETE FROM outbox WHERE id = ANY($1::uuid[])`, ids)
 		require.NoError(b, err)
 		n += len(ids)
+	}
+}
+
+// BenchmarkLatency reports from commit to arrival at 200 events/s that come at random, after the relay has drained a
+// backlog with the same configuration.
+func BenchmarkLatency(b *testing.B) {
+	const events = 600
+	for b.Loop() {
+		d := newDB(b, seqDDL)
+		d.fill(5000)
+		var mu sync.Mutex
+		at := map[string]time.Time{}
+		r := startRelay(b, d.dsn, relayOptions{onBatch: func(r *relay, gs []got) {
+			now := time.Now()
+			mu.Lock()
+			for _, g := range gs {
+				at[g.id()] = now
+			}
+			mu.Unlock()
+			r.ack(gs...)
+		}})
+		r.awaitGot(5000)
+		committed := map[string]time.Time{}
+		rnd := rand.New(rand.NewPCG(1, 1))
+		for next := time.Now(); len(committed) < events; {
+			next = next.Add(time.Duration(rnd.ExpFloat64() * float64(5*time.Millisecond)))
+			time.Sleep(time.Until(next)) // the load itself, not a wait for something
+			committed[d.text(`INSERT INTO outbox (aggregate_id, type, payload) VALUES (1, 't', '{}') RETURNING id`)] = time.Now()
+		}
+		r.awaitGot(5000 + events)
+		r.drain()
+		var waits []time.Duration
+		for id, c := range committed {
+			waits = append(waits, at[id].Sub(c))
+		}
+		slices.Sort(waits)
+		b.ReportMetric(waits[len(waits)/2].Seconds()*1000, "p50-ms")
+		b.ReportMetric(waits[len(waits)*99/100].Seconds()*1000, "p99-ms")
 	}
 }
