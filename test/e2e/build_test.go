@@ -22,7 +22,7 @@ var executables = map[string]string{
 	"sink-nats":            "plugins/sink-nats",
 	"source-null":          "test/plugins/nullsource",
 	"sink-null":            "test/plugins/nullsink",
-	"sink-hostile":         "test/plugins/hostile",
+	"sink-good":            "test/plugins/hostile", // as it calls itself
 }
 
 // buildDir is made by TestMain and removed with everything in it.

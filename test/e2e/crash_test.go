@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relevo-io/relevo/host/pipeline"
@@ -222,15 +221,7 @@ func TestCrashDiscardDurable(t *testing.T) {
 	const limit = 4096
 	s := newSystem(t, parts{})
 	s.pipe["errors"] = conf{"permanent": "discard"}
-	setLimit := func(bytes int32) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		_, err := s.js.UpdateStream(ctx, jetstream.StreamConfig{
-			Name: stream, Subjects: []string{"orders.>"}, Duplicates: forgetful, AllowAtomicPublish: true, MaxMsgSize: bytes,
-		})
-		require.NoError(t, err)
-	}
-	setLimit(limit)
+	s.limit(limit)
 	got := s.consume()
 	h := s.start(launch{env: []string{"RELEVO_FAILPOINT=" + failpoint.DiscardDurable}})
 	h.running()
@@ -238,34 +229,13 @@ func TestCrashDiscardDurable(t *testing.T) {
 	h.awaitKilled()
 	require.Zero(t, got.deliveries(ids[2]), "the next event waits for the note")
 
-	setLimit(-1) // the broker would take it now
+	s.limit(-1) // the broker would take it now
 	h = s.start(launch{})
 	s.awaitEmpty()
 	h.stop()
 	got.judge(ids[1])
 	require.Zero(t, got.deliveries(ids[1]), "discarded once, discarded for good")
 	require.Equal(t, 1, got.deliveries(ids[2]))
-}
-
-// emitSizes commits events of one key with such paddings, in one transaction.
-func (s *system) emitSizes(key int64, paddings ...int) (ids []string) {
-	s.t.Helper()
-	s.query(func(ctx context.Context, c *pgx.Conn) error {
-		if _, err := c.Exec(ctx, "insert into account values ($1) on conflict do nothing", key); err != nil {
-			return err
-		}
-		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-			for _, p := range paddings {
-				var id string
-				if err := tx.QueryRow(ctx, "select emit($1, $2)::text", key, p).Scan(&id); err != nil {
-					return err
-				}
-				ids = append(ids, id)
-			}
-			return nil
-		})
-	})
-	return ids
 }
 
 // A transaction that has not committed, or never does, has no event; one that commits while no relay runs has.

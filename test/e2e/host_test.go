@@ -80,6 +80,7 @@ func (s *system) start(l launch) *host {
 		h.addr = h.listening()
 		return h.addr != "" || h.over()
 	})
+	require.NotEmpty(s.t, h.addr, "the host has ended")
 	return h
 }
 

@@ -29,6 +29,7 @@ type load struct {
 
 type loadConfig struct {
 	writers int           // defaults to 4
+	first   int64         // key; defaults to 1
 	keys    int64         // defaults to 50; the first three are hot
 	pace    time.Duration // of each writer, between transactions; defaults to 10 ms
 	small   bool          // no large payloads, no big transactions
@@ -43,11 +44,15 @@ func (s *system) load(c loadConfig) *load {
 	if c.keys == 0 {
 		c.keys = 50
 	}
+	if c.first == 0 {
+		c.first = 1
+	}
 	if c.pace == 0 {
 		c.pace = 10 * time.Millisecond
 	}
 	s.query(func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "insert into account select generate_series(1, $1::bigint) on conflict do nothing", c.keys)
+		_, err := conn.Exec(ctx, "insert into account select generate_series($1::bigint, $2::bigint) on conflict do nothing",
+			c.first, c.first+c.keys-1)
 		return err
 	})
 	l := &load{s: s, c: c, stopping: make(chan struct{})}
@@ -158,9 +163,9 @@ func (t *tx) some(ctx context.Context, n int) error {
 		switch p := t.r.IntN(20); {
 		case p == 0: // 0: no key
 		case p < 7:
-			keys[i] = 1 + t.r.Int64N(3)
+			keys[i] = t.l.c.first + t.r.Int64N(3)
 		default:
-			keys[i] = 1 + t.r.Int64N(t.l.c.keys)
+			keys[i] = t.key()
 		}
 	}
 	slices.Sort(keys)
@@ -171,6 +176,8 @@ func (t *tx) some(ctx context.Context, n int) error {
 	}
 	return nil
 }
+
+func (t *tx) key() int64 { return t.l.c.first + t.r.Int64N(t.l.c.keys) }
 
 func (t *tx) emit(ctx context.Context, key int64) error {
 	padding := t.r.IntN(400)
@@ -190,7 +197,7 @@ func (t *tx) emit(ctx context.Context, key int64) error {
 
 // savepoints rolls a part back: what it wrote there was never written.
 func (t *tx) savepoints(ctx context.Context) error {
-	key := 1 + t.r.Int64N(t.l.c.keys)
+	key := t.key()
 	if err := t.emit(ctx, key); err != nil {
 		return err
 	}
@@ -222,7 +229,7 @@ func (t *tx) savepoints(ctx context.Context) error {
 // late has its transaction id and the lock of a key long before it writes the last event of that key: others' rows with
 // higher numbers are committed, read and deleted meanwhile.
 func (t *tx) late(ctx context.Context) error {
-	key := 1 + t.r.Int64N(t.l.c.keys)
+	key := t.key()
 	if err := t.emit(ctx, key); err != nil {
 		return err
 	}

@@ -28,6 +28,10 @@ const (
 	forgetful = 100 * time.Millisecond
 )
 
+var streamConfig = jetstream.StreamConfig{
+	Name: stream, Subjects: []string{"orders.>"}, Duplicates: forgetful, AllowAtomicPublish: true,
+}
+
 type conf map[string]any
 
 // system is an outbox, a stream, and what a pipeline file says about the way from one to the other.
@@ -91,9 +95,7 @@ func newSystem(t *testing.T, p parts) *system {
 		_, err := c.Exec(ctx, schema)
 		return err
 	})
-	natstest.Stream(t, s.js, jetstream.StreamConfig{
-		Name: stream, Subjects: []string{"orders.>"}, Duplicates: forgetful, AllowAtomicPublish: true,
-	})
+	natstest.Stream(t, s.js, streamConfig)
 	s.pipe = conf{
 		"version": 1, "name": "orders",
 		"source": conf{"plugin": "postgres-poll", "config": conf{"dsn": p.relayDB}},
@@ -143,11 +145,11 @@ func (s *system) emit(key int64) (id string) {
 	return id
 }
 
-// rows counts what the outbox holds, of all keys.
-func (s *system) rows() (n int) {
+// rows counts what the outbox holds.
+func (s *system) rows(where string) (n int) {
 	s.t.Helper()
 	s.query(func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, "select count(*) from outbox").Scan(&n)
+		return c.QueryRow(ctx, "select count(*) from outbox where "+where).Scan(&n)
 	})
 	return n
 }
@@ -155,7 +157,72 @@ func (s *system) rows() (n int) {
 // awaitEmpty waits until every row has been published and deleted.
 func (s *system) awaitEmpty() {
 	s.t.Helper()
-	eventually(s.t, "the outbox is empty", patience, func() bool { return s.rows() == 0 })
+	s.awaitEmptyWithin(patience)
+}
+
+func (s *system) awaitEmptyWithin(d time.Duration) {
+	s.t.Helper()
+	eventually(s.t, "the outbox is empty", d, func() bool { return s.rows("true") == 0 })
+}
+
+// limit sets the largest message that the stream takes; −1: any.
+func (s *system) limit(bytes int32) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	c := streamConfig
+	c.MaxMsgSize = bytes
+	_, err := s.js.UpdateStream(ctx, c)
+	require.NoError(s.t, err)
+}
+
+// emitSizes commits events of one key with such paddings, in one transaction.
+func (s *system) emitSizes(key int64, paddings ...int) (ids []string) {
+	s.t.Helper()
+	s.query(func(ctx context.Context, c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, "insert into account values ($1) on conflict do nothing", key); err != nil {
+			return err
+		}
+		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+			for _, p := range paddings {
+				var id string
+				if err := tx.QueryRow(ctx, "select emit($1, $2)::text", key, p).Scan(&id); err != nil {
+					return err
+				}
+				ids = append(ids, id)
+			}
+			return nil
+		})
+	})
+	return ids
+}
+
+// poison commits, for each of n keys from first on, an event with such a padding and some small ones behind it.
+func (s *system) poison(first int64, n, padding, behind int) {
+	s.t.Helper()
+	s.query(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "insert into account select generate_series($1::bigint, $2::bigint)", first, first+int64(n)-1)
+		if err != nil {
+			return err
+		}
+		_, err = c.Exec(ctx, `select emit(k, case i when 0 then $3::int else 10 end)
+			from generate_series($1::bigint, $2::bigint) k, generate_series(0, $4::int) i`, first, first+int64(n)-1, padding, behind)
+		return err
+	})
+}
+
+// emitMany commits n events of one key with numbers that follow each other.
+func (s *system) emitMany(key int64, n int) {
+	s.t.Helper()
+	s.query(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, `
+			with locked as (update account set n = n + $2 where id = $1 returning n - $2 as n),
+			e as (select gen_random_uuid() as id, locked.n + g as n from locked, generate_series(1, $2::bigint) g),
+			o as (insert into outbox(id, aggregate_id, type, payload)
+				select id, $1, 'moved', jsonb_build_object('key', $1::bigint, 'n', n) from e order by n)
+			insert into journal select id, $1, n from e`, key, n)
+		return err
+	})
 }
 
 // through is a DSN with another address in it.
