@@ -192,36 +192,46 @@ func (c *consumer) judge(discarded ...string) figures {
 	require.Empty(t, c.faults)
 	f := figures{committed: len(committed), delivered: len(c.times), repeats: len(c.got) - len(c.times)}
 	t.Logf("committed %d, delivered %d, repeats %d", f.committed, f.delivered, f.repeats)
-	var lost, invented []delivery
-	for id, d := range committed {
-		if c.times[id] == 0 && !slices.Contains(discarded, id) {
-			lost = append(lost, d)
-		}
-	}
+	w := compare(committed, c.got, discarded...)
+	require.Empty(t, first(w.lost), "%d lost", len(w.lost))
+	require.Empty(t, first(w.invented), "%d invented", len(w.invented))
+	require.Empty(t, first(w.disorder), "%d out of order", len(w.disorder))
+	return f
+}
+
+// wrongs are what may never be.
+type wrongs struct {
+	lost, invented []delivery
+	disorder       []string
+}
+
+// compare holds what came, in its order, against what was committed.
+func compare(committed map[string]delivery, got []delivery, discarded ...string) (w wrongs) {
 	seen := map[string]bool{}
 	last := map[int64]delivery{}
-	var disorder []string
-	for _, d := range c.got {
+	for _, d := range got {
 		if seen[d.id] {
 			continue
 		}
 		seen[d.id] = true
 		if want, ok := committed[d.id]; !ok || want.key != d.key || want.n != d.n {
-			invented = append(invented, d)
+			w.invented = append(w.invented, d)
 			continue
 		}
 		if d.key == 0 {
 			continue
 		}
 		if d.n <= last[d.key].n {
-			disorder = append(disorder, fmt.Sprintf("key %d: %d (%s) after %d (%s)", d.key, d.n, d.id, last[d.key].n, last[d.key].id))
+			w.disorder = append(w.disorder, fmt.Sprintf("key %d: %d (%s) after %d (%s)", d.key, d.n, d.id, last[d.key].n, last[d.key].id))
 		}
 		last[d.key] = d
 	}
-	require.Empty(t, first(lost), "%d lost", len(lost))
-	require.Empty(t, first(invented), "%d invented", len(invented))
-	require.Empty(t, first(disorder), "%d out of order", len(disorder))
-	return f
+	for id, d := range committed {
+		if !seen[id] && !slices.Contains(discarded, id) {
+			w.lost = append(w.lost, d)
+		}
+	}
+	return w
 }
 
 // first few of a list, so that a failure can be read.
