@@ -30,8 +30,8 @@ const (
 	readBytes = 2 * wire.MaxBatch
 	// firstStep is how many rows are fetched before anything is known of their size.
 	firstStep = 16
-	// rejectedSize is what a rejected row counts in the window beside its texts.
-	rejectedSize = 128
+	// rejectedSize is what a rejected row counts in the window beside its key; its texts are short.
+	rejectedSize = 512
 )
 
 // reader reads on the session that holds the lock, and hands batches to send. One goroutine.
@@ -302,13 +302,11 @@ func (l *load) take(values [][]byte) bool {
 	r := &l.r.row
 	l.r.q.l.Decode(values, r)
 	size := r.Event.Size()
-	if r.Rejected == nil {
-		if err := r.Event.Check(); err != nil {
-			r.Reject(err)
-		}
+	if r.Rejected == nil && size > wire.MaxEvent {
+		r.Reject(r.Event.Check())
 	}
 	if r.Rejected != nil {
-		size = rejectedSize + len(r.Rejected.ID) + len(r.Rejected.Key) + len(r.Rejected.Message)
+		size = rejectedSize + min(len(r.Rejected.Key), wire.MaxKey)
 	}
 	l.r.average += (float64(size) - l.r.average) / 64
 	if l.rows > 0 && l.size+size > l.bytes {
