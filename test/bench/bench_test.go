@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,7 +24,7 @@ func TestFigures(t *testing.T) {
 	pg := pgtest.Start(t, pgtest.Options{Settings: serverSettings(false)})
 	b := &bench{pg: pg, progress: t.Output(), sizes: sizes{
 		rounds: 1, drainRows: 2000, batchRows: 2000, serialRows: 2000, syncedRows: 200, keys: 100, payload: 500,
-		rate: 200, latencyTicks: 1, memoryRows: 2000, starts: 1, small: 1000, large: 2000,
+		rate: 200, latencyTicks: 1, memoryRows: 2000, starts: 1, small: 1000, large: 2000, watch: 200 * time.Millisecond,
 	}}
 	t.Cleanup(func() { require.NoError(t, b.close()) })
 	require.NoError(t, b.prepare(t.Context(), options{race: raceEnabled}))

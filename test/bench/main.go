@@ -14,6 +14,7 @@
 //	relay.go       relevo run as a child            source.go    the source plugin alone
 //	outbox.go      the table, the bare SQL loop     broker.go    a NATS server as a child
 //	stream.go      a stream and its messages        publish.go   the bare NATS client
+//	byhand.go      a relay as one would write it by hand
 //
 // The other files are one figure each.
 package main
@@ -29,6 +30,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/relevo-io/relevo/internal/pgserver"
 )
@@ -64,13 +66,14 @@ type sizes struct {
 	latencyTicks int // seconds
 	memoryRows   int
 	starts       int
-	small, large int // backlogs
+	small, large int           // backlogs
+	watch        time.Duration // of a state's memory, until it counts as what it stays like
 }
 
 func fullSizes() sizes {
 	return sizes{
 		rounds: 5, drainRows: 250_000, batchRows: 200_000, serialRows: 200_000, syncedRows: 40_000, keys: 1000, payload: 500,
-		rate: 1000, latencyTicks: 10, memoryRows: 300_000, starts: 10, small: 100_000, large: 1_000_000,
+		rate: 1000, latencyTicks: 10, memoryRows: 300_000, starts: 10, small: 100_000, large: 1_000_000, watch: 3 * time.Second,
 	}
 }
 

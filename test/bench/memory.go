@@ -8,9 +8,6 @@ import (
 	"github.com/relevo-io/relevo/host/pipeline"
 )
 
-// settleDown is how long a state is watched before it counts as what it stays like.
-const settleDown = 3 * time.Second
-
 // defaultWindow is delivery.max_in_flight.events.
 const defaultWindow = 10_000
 
@@ -65,7 +62,7 @@ func measureMemory(ctx context.Context, b *bench, r *Result) error {
 		return err
 	}
 	var idle memory
-	if err := idle.watch(ctx, l.pids, settleDown, nil); err != nil {
+	if err := idle.watch(ctx, l.pids, b.sizes.watch, nil); err != nil {
 		return err
 	}
 	idle.report(r, "idle")
@@ -96,7 +93,7 @@ func measureMemory(ctx context.Context, b *bench, r *Result) error {
 		return err
 	}
 	var down memory
-	if err := down.watch(ctx, l.pids, settleDown, nil); err != nil {
+	if err := down.watch(ctx, l.pids, b.sizes.watch, nil); err != nil {
 		return err
 	}
 	down.report(r, "broker down, window full")

@@ -91,16 +91,11 @@ func (b *bench) bareLoop(ctx context.Context, n int) (perSecond, cpu float64, er
 	if err := b.fill(ctx, n); err != nil {
 		return 0, 0, err
 	}
-	c, err := pgx.Connect(ctx, b.pg.DSN())
+	c, err := b.relaySession(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer c.Close(ctx)
-	for _, sql := range relaySettings {
-		if _, err := c.Exec(ctx, sql); err != nil {
-			return 0, 0, err
-		}
-	}
+	defer c.Close(context.WithoutCancel(ctx))
 	var from time.Time
 	var before usage
 	done := 0

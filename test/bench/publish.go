@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/synadia-io/orbit.go/jetstreamext"
@@ -23,19 +24,25 @@ type event struct {
 	Time          time.Time
 }
 
+// eventColumns are what readEvents takes.
+const eventColumns = "id::text, aggregate_id::text, aggregate_type, type, payload::text::bytea, created_at"
+
 // events reads the outbox into memory, in its order.
 func (b *bench) events(ctx context.Context) ([]event, error) {
-	rows, err := b.admin.Query(ctx, "select id::text, aggregate_id::text, aggregate_type, type, payload::text::bytea, created_at from outbox order by seq")
+	return readEvents(b.admin.Query(ctx, "select "+eventColumns+" from outbox order by seq"))
+}
+
+func readEvents(rows pgx.Rows, err error) ([]event, error) {
 	if err != nil {
 		return nil, err
 	}
 	var all []event
-	var e event
 	for rows.Next() {
+		var e event
 		if err := rows.Scan(&e.ID, &e.AggregateID, &e.AggregateType, &e.Type, &e.Payload, &e.Time); err != nil {
+			rows.Close()
 			return nil, err
 		}
-		e.Payload = append([]byte(nil), e.Payload...)
 		all = append(all, e)
 	}
 	return all, rows.Err()
@@ -49,18 +56,36 @@ func message(e *event) *nats.Msg {
 	}}
 }
 
-// publishBatches is the bare client with the sink's guarantees: atomic batches, one in flight, so that no later event is
-// stored when an earlier one is refused.
-func publishBatches(ctx context.Context, s *stream, all []event) error {
-	msgs := make([]*nats.Msg, 0, batchMessages)
+// publisher is the bare client: publish returns once it can take more, finish once everything is confirmed.
+type publisher interface {
+	publish(ctx context.Context, all []event) error
+	finish() error
+}
+
+func (s *stream) publisher(atomic bool, keys int) (publisher, error) {
+	if atomic {
+		return &batches{js: s.js, msgs: make([]*nats.Msg, 0, batchMessages)}, nil
+	}
+	js, err := jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(2*keys), jetstream.WithPublishAsyncTimeout(time.Minute))
+	return &serial{js: js, flying: make([]jetstream.PubAckFuture, keys)}, err
+}
+
+// batches publishes with the sink's guarantees: atomic batches, one in flight, so that no later event is stored when an
+// earlier one is refused.
+type batches struct {
+	js   jetstream.JetStream
+	msgs []*nats.Msg
+}
+
+func (p *batches) publish(ctx context.Context, all []event) error {
 	for len(all) > 0 {
 		n := min(batchMessages, len(all))
-		msgs = msgs[:0]
+		p.msgs = p.msgs[:0]
 		for i := range all[:n] {
-			msgs = append(msgs, message(&all[i]))
+			p.msgs = append(p.msgs, message(&all[i]))
 		}
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
-		_, err := jetstreamext.PublishMsgBatch(ctx, s.js, msgs, jetstreamext.BatchFlowControl{})
+		_, err := jetstreamext.PublishMsgBatch(ctx, p.js, p.msgs, jetstreamext.BatchFlowControl{})
 		cancel()
 		if err != nil {
 			return fmt.Errorf("publish a batch: %w", err)
@@ -70,38 +95,49 @@ func publishBatches(ctx context.Context, s *stream, all []event) error {
 	return nil
 }
 
-// publishSerially is the bare client with one message in flight for each key, asynchronously over all keys. Rows of the
-// outbox take the keys in turn, so the one before of the same key is always the same distance away.
-func publishSerially(_ context.Context, s *stream, all []event, keys int) error {
-	js, err := jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(2*keys))
-	if err != nil {
-		return err
-	}
-	flying := make([]jetstream.PubAckFuture, keys) // by key
-	settle := func(f jetstream.PubAckFuture) error {
-		if f == nil {
-			return nil
-		}
-		select {
-		case <-f.Ok():
-			return nil
-		case err := <-f.Err():
-			return fmt.Errorf("publish a message: %w", err)
-		}
-	}
+func (p *batches) finish() error { return nil }
+
+// serial publishes one message at a time for each key, asynchronously over all keys. Rows of the outbox take the keys in
+// turn, so the one before of the same key is always the same distance away.
+type serial struct {
+	js     jetstream.JetStream
+	flying []jetstream.PubAckFuture // by key
+	sent   int
+}
+
+func (p *serial) publish(_ context.Context, all []event) error {
 	for i := range all {
-		key := i % keys
-		if err := settle(flying[key]); err != nil {
+		f := &p.flying[p.sent%len(p.flying)]
+		if err := settle(*f); err != nil {
 			return err
 		}
-		if flying[key], err = js.PublishMsgAsync(message(&all[i]), jetstream.WithRetryAttempts(0)); err != nil {
+		var err error
+		if *f, err = p.js.PublishMsgAsync(message(&all[i]), jetstream.WithRetryAttempts(0)); err != nil {
 			return fmt.Errorf("publish a message: %w", err)
 		}
+		p.sent++
 	}
-	for _, f := range flying {
+	return nil
+}
+
+func (p *serial) finish() error {
+	for _, f := range p.flying {
 		if err := settle(f); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// settle waits for one confirmation. An answer that never comes ends with the client's own time-out.
+func settle(f jetstream.PubAckFuture) error {
+	if f == nil {
+		return nil
+	}
+	select {
+	case <-f.Ok():
+		return nil
+	case err := <-f.Err():
+		return fmt.Errorf("publish a message: %w", err)
+	}
 }
