@@ -21,9 +21,12 @@ const idleStatus = 'I'
 // It is in a transaction of its own, and each step ends with a Sync. Without them the steps would be one implicit
 // transaction, which costs nothing, and in which no time-out of the server counts while it waits for the next step: a
 // leader that freezes between two of them would keep the lock for ever. So it is idle_in_transaction_session_timeout.
+// Where one step fetches all there can be, there is nothing to wait for: it is an implicit transaction, and one round
+// trip.
 type portal struct {
 	s        *session
 	pc       *pgconn.PgConn
+	single   bool // one step
 	dropping bool // row has returned false
 	dropped  int  // bytes
 	canceled bool // the server was asked to stop
@@ -50,7 +53,11 @@ func (p *portal) bind(q statement) {
 }
 
 // begin opens the transaction, with what is sent next.
-func (p *portal) begin() { p.command("BEGIN") }
+func (p *portal) begin() {
+	if !p.single {
+		p.command("BEGIN")
+	}
+}
 
 // command is a statement without parameters and rows.
 func (p *portal) command(sql string) {
@@ -62,6 +69,9 @@ func (p *portal) command(sql string) {
 // execute asks for n rows. The portal outlives the Sync, since the transaction does. pgproto3 reports what is wrong with
 // the connection at the next receive.
 func (p *portal) execute(n int) {
+	if p.single {
+		n = 0 // all: with a limit that is reached, a portal counts as suspended
+	}
 	p.fe().SendExecute(&pgproto3.Execute{MaxRows: uint32(n)})
 	p.fe().SendSync(&pgproto3.Sync{})
 	_ = p.fe().Flush()
@@ -81,7 +91,11 @@ func (p *portal) receive() (pgproto3.BackendMessage, error) {
 
 // first reads the answer to begin, and a result of one row.
 func (p *portal) first(row func(values [][]byte) error) error {
-	for complete := 0; complete < 2; {
+	commands := 2
+	if p.single {
+		commands = 1
+	}
+	for commands > 0 {
 		m, err := p.receive()
 		if err != nil {
 			return err
@@ -92,7 +106,7 @@ func (p *portal) first(row func(values [][]byte) error) error {
 				return err
 			}
 		case *pgproto3.CommandComplete:
-			complete++
+			commands--
 		}
 	}
 	return nil
@@ -168,6 +182,9 @@ func (p *portal) ready() error {
 
 // end closes the portal and its transaction. Of one that has failed, COMMIT is a ROLLBACK.
 func (p *portal) end() error {
+	if p.pc.TxStatus() == idleStatus {
+		return nil // it was implicit
+	}
 	for range 2 { // a cancellation may stop the first one
 		p.command("COMMIT")
 		p.fe().SendSync(&pgproto3.Sync{})

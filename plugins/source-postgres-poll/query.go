@@ -122,6 +122,7 @@ func (q *queries) read(w *where, orderBy string, limit int) statement {
 			q.l.Select(), q.l.Table.Name, w, strings.TrimSpace(orderBy), n),
 		params:  w.params,
 		formats: q.l.Formats(),
+		limit:   limit,
 	}
 }
 
@@ -136,6 +137,7 @@ func (q *queries) round(w *where, limit int) statement {
 		sql: fmt.Sprintf("SELECT %s\nFROM %s%s\nORDER BY %s LIMIT $%d::bigint",
 			strings.Join(cols, ", "), q.l.Table.Name, w, q.roundOrder(), n),
 		params: w.params,
+		limit:  limit,
 	}
 }
 
@@ -150,8 +152,8 @@ func (q *queries) roundOrder() string {
 	return strings.Join(by, ", ")
 }
 
-// chunk reads rows of a round, in its order; the place in the chunk (from 1) is the last value.
-func (q *queries) chunk(w *where, arrays [][]byte) statement {
+// chunk reads size rows of a round, in its order; the place in the chunk (from 1) is the last value.
+func (q *queries) chunk(w *where, arrays [][]byte, size int) statement {
 	from, on := q.unnest(w, arrays)
 	w.add(on)
 	return statement{
@@ -159,6 +161,7 @@ func (q *queries) chunk(w *where, arrays [][]byte) statement {
 			q.l.Select(), from, q.aliases(), q.l.Table.Name, w),
 		params:  w.params,
 		formats: append(q.l.Formats(), 1),
+		limit:   size,
 	}
 }
 

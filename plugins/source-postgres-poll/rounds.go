@@ -110,7 +110,7 @@ func (r *reader) readChunk(ctx context.Context, l *load) (more bool, err error) 
 	e.flight.beginRead()
 	w := r.q.where()
 	r.q.notHeld(w, e.held)
-	q := r.q.chunk(w, arrays)
+	q := r.q.chunk(w, arrays, size)
 	e.mu.Unlock()
 
 	place := 0 // of the last row that was dealt with

@@ -134,6 +134,7 @@ type statement struct {
 	sql     string
 	params  [][]byte
 	formats []int16 // of results
+	limit   int     // the most rows it returns; 0: not known
 }
 
 // snapshot is what the server said just before a read.
@@ -160,12 +161,13 @@ var (
 // safe side: xmin never falls.
 func (s *session) read(ctx context.Context, q statement, step func() int, row func(values [][]byte) bool) (snap snapshot, done bool, err error) {
 	err = s.guard(ctx, func(pc *pgconn.PgConn) error {
-		p := portal{s: s, pc: pc}
+		n := step()
+		p := portal{s: s, pc: pc, single: q.limit > 0 && n >= q.limit}
 		p.begin()
 		p.bind(snapshotStatement)
 		p.fe().SendExecute(&pgproto3.Execute{})
 		p.bind(q)
-		p.execute(step())
+		p.execute(n)
 		if err := p.first(func(values [][]byte) error {
 			snap, err = s.snapshot(values)
 			return err
@@ -177,7 +179,7 @@ func (s *session) read(ctx context.Context, q statement, step func() int, row fu
 			if err != nil {
 				return p.fail(err)
 			}
-			n := 0
+			n = 0
 			if more && !p.dropping {
 				n = step()
 			}
