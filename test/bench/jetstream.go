@@ -112,10 +112,14 @@ func (b *bench) runRelay(ctx context.Context, r *Result, d delivery) (float64, e
 		return 0, err
 	}
 	defer l.kill()
-	shares := b.shares(s, l)
 	if err := l.running(ctx); err != nil {
 		return 0, err
 	}
+	done, err := s.reaches(ctx, warm(d.rows)) // the start is not the events' cost
+	if err != nil {
+		return 0, err
+	}
+	shares := b.shares(s, l)
 	v, err := s.rate(ctx, d.rows)
 	if err != nil {
 		return 0, err
@@ -123,20 +127,24 @@ func (b *bench) runRelay(ctx context.Context, r *Result, d delivery) (float64, e
 	if _, err := b.gone(ctx, d.rows); err != nil {
 		return 0, err
 	}
-	shares.report(r, "relay", d.rows)
+	shares.report(r, "relay", max(1, d.rows-done))
 	return v, l.stop()
 }
 
 // shares is who has used how much of the processors since some moment.
 type shares struct {
-	b                        *bench
-	s                        *stream
-	l                        *relay // nil: this process publishes
-	database, broker, client usage
+	b                                            *bench
+	s                                            *stream
+	l                                            *relay // nil: this process publishes
+	database, broker, client, host, source, sink usage
 }
 
 func (b *bench) shares(s *stream, l *relay) *shares {
-	return &shares{b: b, s: s, l: l, database: used(family(b.pg.PID())...), broker: used(s.k.pid()), client: usedHere()}
+	h := &shares{b: b, s: s, l: l, database: used(family(b.pg.PID())...), broker: used(s.k.pid()), client: usedHere()}
+	if l != nil {
+		h.host, h.source, h.sink = used(l.pids.host), used(l.pids.source), used(l.pids.sink)
+	}
+	return h
 }
 
 func (h *shares) report(r *Result, who string, events int) {
@@ -153,10 +161,10 @@ func (h *shares) report(r *Result, who string, events int) {
 	}
 	if h.l == nil {
 		add("client", client, h.client)
-	} else { // their whole lives, the start included
-		add("host", used(h.l.pids.host), 0)
-		add("source", used(h.l.pids.source), 0)
-		add("sink", used(h.l.pids.sink), 0)
+	} else {
+		add("host", used(h.l.pids.host), h.host)
+		add("source", used(h.l.pids.source), h.source)
+		add("sink", used(h.l.pids.sink), h.sink)
 	}
 	r.add("processor time, "+who+": all", "µs/event", all)
 	if all > 0 {

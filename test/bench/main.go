@@ -72,7 +72,7 @@ type sizes struct {
 
 func fullSizes() sizes {
 	return sizes{
-		rounds: 5, drainRows: 250_000, batchRows: 200_000, serialRows: 200_000, syncedRows: 40_000, keys: 1000, payload: 500,
+		rounds: 5, drainRows: 250_000, batchRows: 200_000, serialRows: 200_000, syncedRows: 20_000, keys: 1000, payload: 500,
 		rate: 1000, latencyTicks: 10, memoryRows: 300_000, starts: 10, small: 100_000, large: 1_000_000, watch: 3 * time.Second,
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -54,14 +53,23 @@ func (s *stream) stop() {
 func (s *stream) holds(ctx context.Context, n int) error {
 	return until(ctx, fmt.Sprintf("the stream holds %d messages", n), 20*time.Millisecond, func(ctx context.Context) (bool, error) {
 		info, err := s.s.Info(ctx)
-		if errors.Is(err, context.DeadlineExceeded) {
-			return false, nil // busy
-		}
 		if err == nil && info.State.Msgs > uint64(n) {
 			err = fmt.Errorf("the stream holds %d messages, more than the %d there are", info.State.Msgs, n)
 		}
 		return err == nil && info.State.Msgs == uint64(n), err
 	})
+}
+
+// reaches waits until it holds n messages or more, and returns how many.
+func (s *stream) reaches(ctx context.Context, n int) (holds int, err error) {
+	err = until(ctx, fmt.Sprintf("the stream holds %d messages", n), 5*time.Millisecond, func(ctx context.Context) (bool, error) {
+		info, err := s.s.Info(ctx)
+		if err == nil {
+			holds = int(info.State.Msgs)
+		}
+		return holds >= n, err
+	})
+	return holds, err
 }
 
 // stored is when the message with a number was stored.
