@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relevo-io/relevo/host/pipeline"
@@ -72,6 +73,7 @@ func (s *system) start(l launch) *host {
 	}()
 	s.t.Cleanup(func() {
 		h.kill()
+		assert.NotContains(s.t, h.logs(), "DATA RACE", "in the host or a plugin")
 		if s.t.Failed() {
 			s.t.Logf("the end of %s:\n%s", filepath.Base(h.log), tailOf(h.logs(), 120))
 		}

@@ -2,4 +2,7 @@
 
 package e2e
 
-const raceEnabled = false
+const (
+	raceEnabled = false
+	slowness    = 1
+)

@@ -2,4 +2,7 @@
 
 package e2e
 
-const raceEnabled = true
+const (
+	raceEnabled = true
+	slowness    = 4
+)
