@@ -44,7 +44,7 @@ func TestFigures(t *testing.T) {
 	for _, name := range []string{
 		"drain: source alone / bare", "drain: pipeline to a null sink / bare", "batch: relay / bare", "batch-sync: relay / bare",
 		"serial: relay / bare", "serial-sync: relay / bare", "latency: p99.9", "memory: idle: all", "memory: draining: all",
-		"memory: broker down, window full: all", "start: exec to first message", "backlog: time, large / small",
+		"memory: broker down, window full: all", "start: exec to first message", "backlog: growth, source / bare",
 	} {
 		require.Contains(t, measures, name)
 		require.Positive(t, measures[name].Median, name)
