@@ -373,7 +373,7 @@ func configure(profile string, seed uint64, filter string) schedule {
 	return c
 }
 
-var modelSeeds = flag.Int("model.seeds", 300, "schedules per profile of TestModel")
+var modelSeeds = flag.Int("model.seeds", 120, "schedules per profile of TestModel")
 
 // TestModel runs the ledger through random schedules. It holds I1 to I6, I11, the window, the bounds on duplicates, and
 // that everything comes to an end once the faults do.
