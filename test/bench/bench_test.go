@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -24,12 +25,14 @@ func TestFigures(t *testing.T) {
 	pg := pgtest.Start(t, pgtest.Options{Settings: serverSettings(false)})
 	b := &bench{pg: pg, progress: t.Output(), sizes: sizes{
 		rounds: 1, drainRows: 2000, batchRows: 2000, serialRows: 2000, syncedRows: 200, keys: 100, payload: 500,
-		rate: 200, latencyTicks: 1, memoryRows: 2000, starts: 1, small: 1000, large: 2000, watch: 200 * time.Millisecond,
+		rate: 200, latencyTicks: 1, memoryRows: 2000, starts: 1, small: 2000, large: 4000, watch: 200 * time.Millisecond,
 	}}
 	t.Cleanup(func() { require.NoError(t, b.close()) })
 	require.NoError(t, b.prepare(t.Context(), options{race: raceEnabled}))
 
-	rep, err := b.run(t.Context(), figures)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	rep, err := b.run(ctx, figures)
 	require.NoError(t, err)
 	require.Len(t, rep.Results, len(figures))
 	measures := map[string]*Measure{}

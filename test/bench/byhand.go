@@ -38,7 +38,7 @@ func (b *bench) byHand(ctx context.Context, p publisher) error {
 				return err
 			}
 			if len(chunk) < batchRows { // the last
-				if err := p.finish(); err != nil {
+				if err := p.finish(ctx); err != nil {
 					return err
 				}
 			}
@@ -48,7 +48,7 @@ func (b *bench) byHand(ctx context.Context, p publisher) error {
 			}
 			before = chunk
 		}
-		if err := p.finish(); err != nil {
+		if err := p.finish(ctx); err != nil {
 			return err
 		}
 		return hand(ctx, published, before)

@@ -70,7 +70,7 @@ func (b *bench) runBare(ctx context.Context, r *Result, d delivery) (float64, er
 	if err := p.publish(ctx, all); err != nil {
 		return 0, err
 	}
-	if err := p.finish(); err != nil {
+	if err := p.finish(ctx); err != nil {
 		return 0, err
 	}
 	shares.report(r, "bare", d.rows)

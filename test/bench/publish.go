@@ -59,7 +59,7 @@ func message(e *event) *nats.Msg {
 // publisher is the bare client: publish returns once it can take more, finish once everything is confirmed.
 type publisher interface {
 	publish(ctx context.Context, all []event) error
-	finish() error
+	finish(ctx context.Context) error
 }
 
 func (s *stream) publisher(atomic bool, keys int) (publisher, error) {
@@ -95,7 +95,7 @@ func (p *batches) publish(ctx context.Context, all []event) error {
 	return nil
 }
 
-func (p *batches) finish() error { return nil }
+func (p *batches) finish(context.Context) error { return nil }
 
 // serial publishes one message at a time for each key, asynchronously over all keys. Rows of the outbox take the keys in
 // turn, so the one before of the same key is always the same distance away.
@@ -105,10 +105,10 @@ type serial struct {
 	sent   int
 }
 
-func (p *serial) publish(_ context.Context, all []event) error {
+func (p *serial) publish(ctx context.Context, all []event) error {
 	for i := range all {
 		f := &p.flying[p.sent%len(p.flying)]
-		if err := settle(*f); err != nil {
+		if err := settle(ctx, f); err != nil {
 			return err
 		}
 		var err error
@@ -120,24 +120,27 @@ func (p *serial) publish(_ context.Context, all []event) error {
 	return nil
 }
 
-func (p *serial) finish() error {
-	for _, f := range p.flying {
-		if err := settle(f); err != nil {
+func (p *serial) finish(ctx context.Context) error {
+	for i := range p.flying {
+		if err := settle(ctx, &p.flying[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// settle waits for one confirmation. An answer that never comes ends with the client's own time-out.
-func settle(f jetstream.PubAckFuture) error {
-	if f == nil {
+// settle waits for one confirmation, if there is one to come, and forgets it: a future tells its outcome once.
+func settle(ctx context.Context, f *jetstream.PubAckFuture) error {
+	if *f == nil {
 		return nil
 	}
 	select {
-	case <-f.Ok():
+	case <-(*f).Ok():
+		*f = nil
 		return nil
-	case err := <-f.Err():
+	case err := <-(*f).Err():
 		return fmt.Errorf("publish a message: %w", err)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

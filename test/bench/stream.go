@@ -107,6 +107,7 @@ func (s *stream) times(ctx context.Context) (map[string]time.Time, error) {
 		if err != nil {
 			return nil, err
 		}
+		before := read
 		for m := range batch.Messages() {
 			meta, err := m.Metadata()
 			if err != nil {
@@ -117,6 +118,9 @@ func (s *stream) times(ctx context.Context) (map[string]time.Time, error) {
 		}
 		if err := batch.Error(); err != nil {
 			return nil, err
+		}
+		if read == before {
+			return nil, fmt.Errorf("read %d messages of %d, and no more come", read, n)
 		}
 	}
 	return all, nil
