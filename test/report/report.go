@@ -82,6 +82,20 @@ func (r *report) take(e event) {
 		}
 		fmt.Fprint(r.out, strings.Join(r.output[id], ""))
 		delete(r.output, id)
+		if e.Test == "" {
+			r.unfinished(e.Package)
+		}
+	}
+}
+
+// unfinished prints what the tests of a package said that had not ended when it did: one of them has crashed it, or hung.
+func (r *report) unfinished(pkg string) {
+	for id, lines := range r.output {
+		if id[0] == pkg {
+			r.broken = append(r.broken, id[0]+"."+id[1]+" (did not end)")
+			fmt.Fprint(r.out, strings.Join(lines, ""))
+			delete(r.output, id)
+		}
 	}
 }
 

@@ -49,6 +49,19 @@ func TestSkips(t *testing.T) {
 	require.Contains(t, out, "skipped 1: needs a server\n")
 }
 
+// A test that crashes its package, or hangs until somebody kills it, has no line of its own; what it said is shown.
+func TestUnfinished(t *testing.T) {
+	t.Parallel()
+	out, good := judge(t, &report{}, events+`
+{"Action":"run","Package":"q","Test":"TestHangs"}
+{"Action":"output","Package":"q","Test":"TestHangs","Output":"SIGQUIT: quit\n"}
+{"Action":"output","Package":"q","Output":"FAIL\tq\t0.1s\n"}
+{"Action":"fail","Package":"q","Elapsed":0.1}`)
+	require.False(t, good)
+	require.Contains(t, out, "SIGQUIT: quit\n")
+	require.Contains(t, out, "failed: q.TestHangs (did not end)")
+}
+
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	out, good := judge(t, &report{}, events+`
