@@ -37,6 +37,11 @@ demo: build ## the quickstart, alive: order service, relay, two consumers, three
 	$(GO) build -o bin/ ./examples/quickstart/...
 	@bin/demo
 
+.PHONY: bench
+bench: ## the figures of docs/performance.md, beside their limits (12 minutes; FIGURES="drain latency" for some)
+	$(GO) run ./test/bench $(FIGURES)
+	$(GO) test ./host/pipeline -run '^$$' -bench Transport -benchtime 1x
+
 .PHONY: build
 build: ## relevo and its plugins, into bin/
 	$(GO) build -o bin/ ./host/cmd/relevo ./plugins/...
