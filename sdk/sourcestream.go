@@ -22,7 +22,14 @@ type SourceStream struct {
 	can  *pluginv1.Capabilities // what Describe promises
 	seen *atomic.Int64          // registration.hostSeen
 	next uint64                 // guarded by sendMu: number of the next event
+	mode atomic.Int32           // how it is to be acked, from Opened on
 }
+
+// How a source is acked.
+const (
+	ackByRanges   = 1
+	ackByPosition = 2
+)
 
 // serveRead is the handler of SourceService.Read.
 func (r *registration) serveRead(stream grpc.ServerStream) error {
@@ -71,6 +78,9 @@ func (s *SourceStream) receive(ctx context.Context) {
 			return
 		}
 		r, err := sourceRequest(m)
+		if a, ok := r.(Ack); ok && err == nil {
+			err = s.checkAck(a)
+		}
 		if err == nil {
 			err = s.requests.room(ctx, Window{Events: 1})
 		}
@@ -86,6 +96,17 @@ func (s *SourceStream) receive(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// checkAck refuses an ack in the form that Opened did not ask for: a source that passed over it would wait for ever (I6).
+func (s *SourceStream) checkAck(a Ack) error {
+	switch mode := s.mode.Load(); {
+	case mode == ackByRanges && (a.ThroughSeq != 0 || a.Position != nil):
+		return hostBug("an ack by position for a source that has none")
+	case mode == ackByPosition && (a.Position == nil || len(a.Ranges) > 0):
+		return hostBug("an ack without a position for a source that has them")
+	}
+	return nil
 }
 
 func sourceRequest(m *pluginv1.ReadRequest) (Request, error) {
@@ -118,6 +139,10 @@ func (s *SourceStream) Requests() <-chan Request { return s.requests.out }
 func (s *SourceStream) Opened(o SourceOpened) error {
 	if (o.HoldsKeys && !s.can.GetHoldsKeys()) || (o.HasPositions && !s.can.GetHasPositions()) {
 		return errors.New("BUG: Opened promises what Spec does not")
+	}
+	s.mode.Store(ackByRanges) // before the host can send one
+	if o.HasPositions {
+		s.mode.Store(ackByPosition)
 	}
 	return s.open(&pluginv1.ReadResponse{Message: &pluginv1.ReadResponse_Opened{Opened: &pluginv1.SourceOpened{
 		HoldsKeys:    o.HoldsKeys,
