@@ -133,6 +133,14 @@ func (n *instance) streamEnded(e ending, delay time.Duration) {
 		n.log.Error("plugin crashed", "err", e.err, "restart_in", delay)
 		p.set.Metrics.Restart(n.conf.Plugin, "crash")
 	}
+	if n.index == Source && p.ledger.stopSent {
+		// It can't say any more whether the acks before Stop took effect; nobody else has anything to wait for.
+		if !p.drained {
+			p.drainErr = ErrDrainBroken
+			p.stopSinks()
+		}
+		return
+	}
 	if n.index == Source {
 		p.ledger.OnSourceEnded()
 		epoch := p.settleEpoch

@@ -28,6 +28,10 @@ const (
 // ErrDrainTimeout means that a drain was cut short: what was in flight will be repeated.
 var ErrDrainTimeout = errors.New("drain timed out")
 
+// ErrDrainBroken means that the source ended before it had answered Stop: what it had not released upstream yet will be
+// repeated.
+var ErrDrainBroken = errors.New("source ended before its drain was done")
+
 // Settings of a Pipeline.
 type Settings struct {
 	Config     *config.Pipeline
@@ -61,7 +65,7 @@ type Pipeline struct {
 	draining    bool
 	drained     bool // the source has stopped; sinks are being stopped
 	finished    bool
-	timedOut    bool
+	drainErr    error // why the drain was not complete
 	watch       watch
 	metricSinks []*telemetry.Sink
 	startTried  map[*instance]bool
@@ -101,7 +105,7 @@ func (p *Pipeline) Status() Status { return *p.status.Load() }
 func (p *Pipeline) Tried() bool { return p.tried.Load() }
 
 // Run moves events until ctx ends, which abandons what is in flight at once, or until Drain is done. Nil: drained.
-// ErrDrainTimeout: not everything in time. The end of ctx is its cause. Every process that it started has ended then.
+// ErrDrainTimeout, ErrDrainBroken: not everything, or not in time. The end of ctx is its cause. Every process that it started has ended then.
 func (p *Pipeline) Run(ctx context.Context) error {
 	position, discards, err := p.load(ctx)
 	if err != nil {
@@ -209,10 +213,7 @@ func (p *Pipeline) loop(ctx context.Context) error {
 		if p.finished {
 			p.watch.end(Stopped, "")
 			p.publish(time.Now())
-			if p.timedOut {
-				return ErrDrainTimeout
-			}
-			return nil
+			return p.drainErr
 		}
 	}
 }
@@ -223,7 +224,7 @@ func (p *Pipeline) startDrain() {
 	p.log.Info("pipeline drains", "in_flight", p.ledger.events)
 	p.timers.add(time.Now().Add(p.set.Config.Delivery.DrainTimeout), func() {
 		p.log.Warn("drain timed out: what is in flight will be repeated", "in_flight", p.ledger.events)
-		p.timedOut, p.finished = true, true
+		p.drainErr, p.finished = ErrDrainTimeout, true
 	})
 	p.ledger.OnStop()
 	p.publish(time.Now())

@@ -447,6 +447,19 @@ func TestHungDrain(t *testing.T) {
 	}
 }
 
+// A source that dies before it has answered Stop is not waited for: the drain ends at once, and says that it is not whole.
+func TestSourceDiesInTheDrain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, conf{"count": 100, "hang_on_stop": true}, conf{})
+	r.conf.Delivery.DrainTimeout = time.Hour
+	r.start()
+	s := r.until("all settled", allSettled(100))
+	r.p.Drain()
+	r.until("draining", func(s Status) bool { return s.State == Draining })
+	require.NoError(t, syscall.Kill(s.Source.PID, syscall.SIGKILL))
+	require.ErrorIs(t, r.wait(), ErrDrainBroken)
+}
+
 func TestAbortIsFast(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, conf{}, conf{"record": ""})

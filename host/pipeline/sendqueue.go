@@ -58,24 +58,27 @@ func (q *sendQueue) blocked() time.Time {
 	return q.busy
 }
 
+// begin notes since when a message is under way; zero: none is.
+func (q *sendQueue) begin(at time.Time) {
+	q.mu.Lock()
+	q.busy = at
+	q.mu.Unlock()
+}
+
 // run sends until done is closed or a send fails; the receiver learns of the same end.
 func (q *sendQueue) run(done <-chan struct{}, send func(any) error) {
 	for {
 		q.mu.Lock()
 		batch := q.queue
 		q.queue = nil
-		if len(batch) > 0 {
-			q.busy = time.Now()
-		}
 		q.mu.Unlock()
 		for _, m := range batch {
+			q.begin(time.Now())
 			if send(m) != nil {
 				return
 			}
 		}
-		q.mu.Lock()
-		q.busy = time.Time{}
-		q.mu.Unlock()
+		q.begin(time.Time{})
 		if len(batch) > 0 {
 			continue
 		}
