@@ -44,6 +44,8 @@ type Layout struct {
 	Unique []Column // what identifies a row; the id first
 	Order  *Column  // nil: there is none
 	Time   *Column  // nil: there is none
+	// KeyColumn is where the key is, or the document that it is in; "": no event has a key.
+	KeyColumn string
 	// Ignored is why a column that nobody named and that is there by its default name is not used.
 	Ignored []*Problem
 
@@ -92,7 +94,7 @@ func Bind(m Mapping, t *Table) (*Layout, error) {
 
 // BindAll is Bind with every fault; with any, the layout is good for nothing but its Table.
 func BindAll(m Mapping, t *Table) (*Layout, []*Problem) {
-	b := binder{l: &Layout{Table: t, ctid: -1, order: -1, tooLarge: -1, mime: m.MIME}, m: m, t: t}
+	b := binder{l: &Layout{Table: t, KeyColumn: m.Key.Column, ctid: -1, order: -1, tooLarge: -1, mime: m.MIME}, m: m, t: t}
 	b.unique()
 	b.l.key = b.field("key", m.Key, true)
 	b.l.typ = b.field("type", m.Type, false)
@@ -127,7 +129,7 @@ func (b *binder) column(key, name string) *Column {
 	}
 	c := b.t.Column(name)
 	if c == nil && !b.m.optional[key] {
-		b.fail(b.t.columnMissing("/columns/"+key, name))
+		b.fail(b.t.ColumnMissing("/columns/"+key, name))
 	}
 	return c
 }
@@ -143,7 +145,7 @@ func (b *binder) add(sql string, format int16) int {
 
 func (b *binder) unique() {
 	if b.t.Column(b.m.ID.Column) == nil {
-		b.fail(b.t.columnMissing("/columns/id", b.m.ID.Column))
+		b.fail(b.t.ColumnMissing("/columns/id", b.m.ID.Column))
 		return
 	}
 	key, p := b.t.uniqueKey(b.m.ID.Column)

@@ -34,6 +34,8 @@ type Column struct {
 	SQLType string // as SQL writes it, schema included where it needs one
 	NotNull bool
 	Enum    bool
+	// CanUpdate: the role may update it.
+	CanUpdate bool
 
 	// Sequence is where its values come from (identity, serial, or a default with nextval); Cache 0 means that there is none.
 	Sequence  string
@@ -130,7 +132,7 @@ func missingTable(ctx context.Context, conn *pgx.Conn, name Name) error {
 func (t *Table) columns(ctx context.Context, conn *pgx.Conn) error {
 	rows, err := conn.Query(ctx, `
 		SELECT a.attname, coalesce(nullif(ty.typbasetype, 0), ty.oid), format_type(a.atttypid, a.atttypmod), a.attnotnull,
-		       ty.typtype = 'e', coalesce(q.name, ''), coalesce(q.seqcache, 0), coalesce(q.seqincrement, 0), coalesce(q.seqcycle, false)
+		       ty.typtype = 'e', has_column_privilege(a.attrelid, a.attnum, 'UPDATE'), coalesce(q.name, ''), coalesce(q.seqcache, 0), coalesce(q.seqincrement, 0), coalesce(q.seqcycle, false)
 		FROM pg_catalog.pg_attribute a
 		JOIN pg_catalog.pg_type ty ON ty.oid = a.atttypid
 		LEFT JOIN LATERAL (
@@ -152,7 +154,7 @@ func (t *Table) columns(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	t.Columns, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (c Column, err error) {
-		err = r.Scan(&c.Name, &c.Type, &c.SQLType, &c.NotNull, &c.Enum, &c.Sequence, &c.Cache, &c.Increment, &c.Cycle)
+		err = r.Scan(&c.Name, &c.Type, &c.SQLType, &c.NotNull, &c.Enum, &c.CanUpdate, &c.Sequence, &c.Cache, &c.Increment, &c.Cycle)
 		return c, err
 	})
 	return err
@@ -217,8 +219,8 @@ func (t *Table) OrderIndex(column string) bool {
 	return slices.ContainsFunc(t.Indexes, func(x Index) bool { return x.Columns[0] == column })
 }
 
-// columnMissing names the column that was meant, if there is one that looks like it.
-func (t *Table) columnMissing(path, name string) *Problem {
+// ColumnMissing says so, and names the column that was meant, if there is one that looks like it.
+func (t *Table) ColumnMissing(path, name string) *Problem {
 	p := &Problem{
 		Code: "column_missing", Path: path, Message: fmt.Sprintf("%s has no column %s", t.Name, Quote(name)),
 		Hint: `name the column that holds it; "" says that there is none`,

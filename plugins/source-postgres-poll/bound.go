@@ -6,8 +6,8 @@ package main
 // reordered by a bound that merely follows the reading: T1 locks key 7, inserts its row and stays open; rows of others
 // move the bound past it; T1 commits, T2 locks key 7, inserts and commits; the bounded read finds T2's row first.
 //
-// So it moves in two steps. Let F be the highest number that was read so far, and N the transaction id of a delete of
-// our own that was begun after that read. Whoever has a number up to F took it before N was given out, and had its
+// So it moves in two steps. Let F be the highest number that was read so far, and N the transaction id of a delete (or
+// update) of our own that was begun after that read. Whoever has a number up to F took it before N was given out, and had its
 // transaction id by then. A later read whose snapshot's xmin is N or above therefore sees the end of each of them: what
 // it did not find up to F will never come. It may be full, then only what lies below its last row is known. What it
 // took is in flight, what it left out on purpose is held, and both have numbers of their own (entry.floor).
@@ -20,36 +20,36 @@ type bound struct {
 	high    int64  // F: the highest number that any read took
 	lowered uint64 // counts lower
 
-	// deletes are those whose ids wait for a snapshot, oldest first: f and xid ascend.
-	deletes []boundDelete
+	// removals are those whose ids wait for a snapshot, oldest first: f and xid ascend.
+	removals []boundRemoval
 }
 
-type boundDelete struct {
+type boundRemoval struct {
 	f   int64
 	xid uint64
 }
 
-// maxBoundDeletes caps deletes while a long transaction keeps every snapshot old. To forget one only costs distance.
-const maxBoundDeletes = 64
+// maxBoundRemovals caps removals while a long transaction keeps every snapshot old. To forget one only costs distance.
+const maxBoundRemovals = 64
 
 // read tells of a read that has ended: not one of single keys. lowered is the counter at its beginning, xmin belongs to
 // its snapshot or an earlier one, last is the highest number that it took (0, false: none), and full says that there
 // may have been more.
 func (b *bound) read(lowered uint64, xmin uint64, last int64, took, full bool) {
 	n := 0
-	for n < len(b.deletes) && b.deletes[n].xid <= xmin {
+	for n < len(b.removals) && b.removals[n].xid <= xmin {
 		n++
 	}
 	// A floor that was lowered while the read ran is not raised by it: it did not look there.
 	if n > 0 && lowered == b.lowered && (took || !full) {
-		to := b.deletes[n-1].f
+		to := b.removals[n-1].f
 		if full {
 			to = min(to, last)
 		}
 		if !b.set || to > b.floor {
 			b.floor, b.set = to, true
 		}
-		b.deletes = append(b.deletes[:0], b.deletes[n:]...)
+		b.removals = append(b.removals[:0], b.removals[n:]...)
 	}
 	if took {
 		b.took(last)
@@ -59,15 +59,15 @@ func (b *bound) read(lowered uint64, xmin uint64, last int64, took, full bool) {
 // took tells of a number that was read.
 func (b *bound) took(order int64) { b.high = max(b.high, order) }
 
-// deleted tells of a delete of ours: f was b.high when it began, xid is its transaction's.
-func (b *bound) deleted(f int64, xid uint64) {
-	if n := len(b.deletes); n > 0 && (b.deletes[n-1].f >= f || b.deletes[n-1].xid >= xid) {
+// removed tells of a delete or update of ours: f was b.high when it began, xid is its transaction's.
+func (b *bound) removed(f int64, xid uint64) {
+	if n := len(b.removals); n > 0 && (b.removals[n-1].f >= f || b.removals[n-1].xid >= xid) {
 		return // it would say nothing new
 	}
-	if len(b.deletes) == maxBoundDeletes {
-		b.deletes = append(b.deletes[:1], b.deletes[2:]...)
+	if len(b.removals) == maxBoundRemovals {
+		b.removals = append(b.removals[:1], b.removals[2:]...)
 	}
-	b.deletes = append(b.deletes, boundDelete{f, xid})
+	b.removals = append(b.removals, boundRemoval{f, xid})
 }
 
 // lower makes reads look above order-1 again.

@@ -15,7 +15,7 @@ func TestBoundWaitsForOwnDelete(t *testing.T) {
 	var b bound
 	b.read(0, 100, 10, true, false)
 	require.False(t, b.set, "no delete yet")
-	b.deleted(b.high, 105)
+	b.removed(b.high, 105)
 	b.read(0, 104, 20, true, false)
 	require.False(t, b.set, "a transaction from before the delete may be open")
 	b.read(0, 105, 30, true, false)
@@ -27,7 +27,7 @@ func TestBoundStopsAtTheEndOfAFullRead(t *testing.T) {
 	t.Parallel()
 	var b bound
 	b.read(0, 1, 100, true, true)
-	b.deleted(100, 5)
+	b.removed(100, 5)
 	b.read(0, 9, 40, true, true)
 	require.EqualValues(t, 40, b.floor)
 }
@@ -36,10 +36,10 @@ func TestBoundIsNotRaisedByAReadFromBeforeItWasLowered(t *testing.T) {
 	t.Parallel()
 	var b bound
 	b.read(0, 1, 100, true, false)
-	b.deleted(100, 5)
+	b.removed(100, 5)
 	b.read(b.lowered, 9, 110, true, false)
 	require.EqualValues(t, 100, b.floor)
-	b.deleted(110, 12)
+	b.removed(110, 12)
 	before := b.lowered
 	b.lower(50)
 	require.EqualValues(t, 49, b.floor)
@@ -52,12 +52,12 @@ func TestBoundIsNotRaisedByAReadFromBeforeItWasLowered(t *testing.T) {
 func TestBoundForgetsDeletesInTheMiddle(t *testing.T) {
 	t.Parallel()
 	var b bound
-	for i := range int64(10 * maxBoundDeletes) {
-		b.deleted(i+1, uint64(100+i))
+	for i := range int64(10 * maxBoundRemovals) {
+		b.removed(i+1, uint64(100+i))
 	}
-	require.Len(t, b.deletes, maxBoundDeletes)
-	require.True(t, slices.IsSortedFunc(b.deletes, func(x, y boundDelete) int { return cmp.Compare(x.xid, y.xid) }))
-	require.EqualValues(t, 1, b.deletes[0].f, "the oldest stays: it is the first to come true")
+	require.Len(t, b.removals, maxBoundRemovals)
+	require.True(t, slices.IsSortedFunc(b.removals, func(x, y boundRemoval) int { return cmp.Compare(x.xid, y.xid) }))
+	require.EqualValues(t, 1, b.removals[0].f, "the oldest stays: it is the first to come true")
 }
 
 // A world of transactions that lock a key, take a number and commit in any order, and a reader that obeys the bound:
@@ -192,7 +192,7 @@ func TestBoundModel(t *testing.T) {
 					delete(flight, s)
 					table = slices.DeleteFunc(table, func(c committed) bool { return c.seq == s })
 				}
-				b.deleted(w.f, uint64(w.xid))
+				b.removed(w.f, uint64(w.xid))
 			},
 		}
 		for range 200 {

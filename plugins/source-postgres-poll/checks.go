@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +17,7 @@ import (
 // person must change.
 
 // privileges reports what the role may not do and has to.
-func privileges(t *outbox.Table) *outbox.Problem {
+func privileges(t *outbox.Table, c config) *outbox.Problem {
 	role := outbox.Quote(t.Role)
 	var grants, lacks []string
 	if !t.HasUsage {
@@ -27,8 +28,13 @@ func privileges(t *outbox.Table) *outbox.Problem {
 	if !t.CanSelect {
 		rights = append(rights, "SELECT")
 	}
-	if !t.CanDelete {
+	if c.after() == outbox.AfterDelete && !t.CanDelete {
 		rights = append(rights, "DELETE")
+	}
+	for _, name := range c.AfterPublish.Columns() {
+		if column := t.Column(name); column != nil && !column.CanUpdate {
+			rights = append(rights, fmt.Sprintf("UPDATE (%s)", outbox.Quote(name)))
+		}
 	}
 	if rights != nil {
 		lacks = append(lacks, strings.Join(rights, " and ")+" on "+t.Name.String())
@@ -39,7 +45,7 @@ func privileges(t *outbox.Table) *outbox.Problem {
 	}
 	return &outbox.Problem{
 		Code: "privilege_missing", Path: "/dsn", Message: fmt.Sprintf("the role %s lacks %s", role, strings.Join(lacks, ", ")),
-		Hint: "a relay reads rows and deletes them; the owner of the table can grant it", SQL: strings.Join(grants, " "),
+		Hint: "a relay reads rows and deletes or marks them; the owner of the table can grant it", SQL: strings.Join(grants, " "),
 	}
 }
 
@@ -72,16 +78,21 @@ func roundsNeedID(l *outbox.Layout) *outbox.Problem {
 	}
 }
 
-// replicaIdentity: a publication that publishes deletes makes every DELETE of a table fail that has no replica identity.
-func replicaIdentity(ctx context.Context, conn *pgx.Conn, t *outbox.Table) (*outbox.Problem, error) {
+// replicaIdentity: a publication that publishes deletes, or updates, makes every one fail of a table that has no replica
+// identity.
+func replicaIdentity(ctx context.Context, conn *pgx.Conn, t *outbox.Table, c config) (*outbox.Problem, error) {
 	if t.Identity == "f" || t.Identity == "i" || t.Identity == "d" && t.PrimaryKey {
 		return nil, nil
 	}
 	var publication string
+	doing := "delete"
+	if c.after() == outbox.AfterSet {
+		doing = "update"
+	}
 	err := conn.QueryRow(ctx, `
 		SELECT p.pubname FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_tables t ON t.pubname = p.pubname
-		WHERE p.pubdelete AND t.schemaname = $1 AND t.tablename = $2 ORDER BY 1 LIMIT 1`,
-		t.Name.Schema, t.Name.Table).Scan(&publication)
+		WHERE CASE $3 WHEN 'delete' THEN p.pubdelete ELSE p.pubupdate END AND t.schemaname = $1 AND t.tablename = $2 ORDER BY 1 LIMIT 1`,
+		t.Name.Schema, t.Name.Table, doing).Scan(&publication)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -90,18 +101,18 @@ func replicaIdentity(ctx context.Context, conn *pgx.Conn, t *outbox.Table) (*out
 	}
 	return &outbox.Problem{
 		Code: "replica_identity_missing", Path: "/table",
-		Message: fmt.Sprintf("the publication %s publishes deletes of %s, which has no replica identity: every DELETE fails", outbox.Quote(publication), t.Name),
+		Message: fmt.Sprintf("the publication %s publishes %ss of %s, which has no replica identity: every %s fails", outbox.Quote(publication), doing, t.Name, strings.ToUpper(doing)),
 		Hint:    "give the table a primary key or a replica identity, or take it out of the publication",
 		SQL:     fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY FULL;", t.Name),
 	}, nil
 }
 
 // pendingCondition lets the server parse the user's condition.
-func pendingCondition(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, pending string) (*outbox.Problem, error) {
-	if pending == "" {
+func pendingCondition(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c config) (*outbox.Problem, error) {
+	if c.Pending == "" {
 		return nil, nil
 	}
-	q := newQueries(l, pending)
+	q := newQueries(l, c)
 	_, err := conn.Prepare(ctx, "", fmt.Sprintf("SELECT 1 FROM %s%s", l.Table.Name, q.where()))
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(e.Code, "42") {
 		return &outbox.Problem{
@@ -112,18 +123,56 @@ func pendingCondition(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, pen
 	return nil, err
 }
 
+// setClause looks at what published rows are set to, and lets the server parse it.
+func setClause(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c config) (*outbox.Problem, error) {
+	if c.after() != outbox.AfterSet {
+		return nil, nil
+	}
+	t := l.Table
+	for _, name := range c.AfterPublish.Columns() {
+		path := "/after_publish/set/" + name
+		switch {
+		case t.Column(name) == nil:
+			return t.ColumnMissing(path, name), nil
+		case slices.ContainsFunc(l.Unique, func(u outbox.Column) bool { return u.Name == name }),
+			l.Order != nil && l.Order.Name == name, l.KeyColumn == name:
+			return &outbox.Problem{
+				Code: "set_column_refused", Path: path,
+				Message: fmt.Sprintf("%s identifies the row, or is its key or its order", outbox.Quote(name)),
+				Hint:    "set a column that says that the row is published, for example published_at",
+			}, nil
+		}
+	}
+	q := newQueries(l, c)
+	_, err := conn.Prepare(ctx, "", q.remove(q.arrays(nil)).sql)
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(e.Code, "42") && e.Code != "42501" {
+		return &outbox.Problem{
+			Code: "set_invalid", Path: "/after_publish/set", Message: "after_publish: " + e.Message,
+			Hint: "each value is an SQL expression on the columns of " + t.Name.String() + "; text needs quotes: status: \"'sent'\"",
+		}, nil
+	}
+	if isCode(err, "42501") {
+		return nil, nil // said by privileges
+	}
+	return nil, err
+}
+
 // startProblems are all of them, for one layout.
-func startProblems(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, pending string) ([]*outbox.Problem, error) {
-	identity, err := replicaIdentity(ctx, conn, l.Table)
+func startProblems(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c config) ([]*outbox.Problem, error) {
+	identity, err := replicaIdentity(ctx, conn, l.Table, c)
 	if err != nil {
 		return nil, err
 	}
-	condition, err := pendingCondition(ctx, conn, l, pending)
+	condition, err := pendingCondition(ctx, conn, l, c)
+	if err != nil {
+		return nil, err
+	}
+	marking, err := setClause(ctx, conn, l, c)
 	if err != nil {
 		return nil, err
 	}
 	var found []*outbox.Problem
-	for _, p := range []*outbox.Problem{privileges(l.Table), rowSecurity(l.Table), roundsNeedID(l), identity, condition} {
+	for _, p := range []*outbox.Problem{privileges(l.Table, c), rowSecurity(l.Table), roundsNeedID(l), identity, condition, marking} {
 		if p != nil {
 			found = append(found, p)
 		}

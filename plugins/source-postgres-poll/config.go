@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,21 +16,20 @@ import (
 
 // config is what a user writes under source.config.
 type config struct {
-	DSN          sdk.Secret      `json:"dsn" jsonschema:"required" doc:"The database: a URL (postgres://user@host/db) or keywords (host=… dbname=…), with libpq's parameters such as sslmode. Not a transaction pooler."`
-	Password     sdk.Secret      `json:"password,omitempty" doc:"The password, where it is not in dsn. Taken as it is, not URL-encoded."`
-	Table        string          `json:"table,omitempty" doc:"The outbox table, schema.table or table. Names are taken exactly as written; double quotes only around a name with a dot in it. Defaults to public.outbox."`
-	Preset       string          `json:"preset,omitempty" jsonschema:"enum=debezium" doc:"A ready mapping of columns; columns overrides single ones. debezium: id, aggregateid, aggregatetype, type, payload. Defaults to none: id, aggregate_id, type, payload."`
-	Columns      *outbox.Columns `json:"columns,omitempty" doc:"Which column is what, where the table is not the default one. Needs after_publish."`
-	Pending      string          `json:"pending,omitempty" doc:"An SQL condition on the row: only these are published (and then deleted). Needs after_publish. Defaults to none: every row."`
-	AfterPublish string          `json:"after_publish,omitempty" jsonschema:"enum=delete" doc:"What happens to a row once its event has reached every broker. delete: it is deleted. Defaults to delete for the default table and for presets; must be written with columns or pending."`
-	Sharing      string          `json:"sharing,omitempty" jsonschema:"enum=leader" doc:"How several relays on one outbox share it. leader: one reads, the others stand by and take over. Defaults to leader."`
-	Batch        int             `json:"batch,omitempty" jsonschema:"minimum=1,maximum=10000" doc:"The most rows of one read and one delete. A read never waits to fill it. Defaults to 1000."`
-	PollInterval sdk.Duration    `json:"poll_interval,omitempty" doc:"The longest wait between reads while nothing comes; it is 5 ms while something does. At most 10s. Defaults to 250ms."`
-	ExecMode     string          `json:"exec_mode,omitempty" jsonschema:"enum=exec,enum=prepared" doc:"How statements are sent. exec: without names, which every pooler in session mode takes. prepared: parsed once for each connection, a little less work for the server. Defaults to exec."`
+	DSN          sdk.Secret          `json:"dsn" jsonschema:"required" doc:"The database: a URL (postgres://user@host/db) or keywords (host=… dbname=…), with libpq's parameters such as sslmode. Not a transaction pooler."`
+	Password     sdk.Secret          `json:"password,omitempty" doc:"The password, where it is not in dsn. Taken as it is, not URL-encoded."`
+	Table        string              `json:"table,omitempty" doc:"The outbox table, schema.table or table. Names are taken exactly as written; double quotes only around a name with a dot in it. Defaults to public.outbox."`
+	Preset       string              `json:"preset,omitempty" jsonschema:"enum=debezium" doc:"A ready mapping of columns; columns overrides single ones. debezium: id, aggregateid, aggregatetype, type, payload. Defaults to none: id, aggregate_id, type, payload."`
+	Columns      *outbox.Columns     `json:"columns,omitempty" doc:"Which column is what, where the table is not the default one. Needs after_publish."`
+	Pending      string              `json:"pending,omitempty" doc:"An SQL condition on the row: only these are published. Needs after_publish. Defaults to none: every row."`
+	AfterPublish outbox.AfterPublish `json:"after_publish,omitzero" doc:"What happens to a row once its event has reached every broker. delete: it is deleted. {set: {column: expression}}: it is updated, so that pending does not hold any more. Defaults to delete for the default table and for presets; must be written with columns or pending."`
+	Sharing      string              `json:"sharing,omitempty" jsonschema:"enum=leader" doc:"How several relays on one outbox share it. leader: one reads, the others stand by and take over. Defaults to leader."`
+	Batch        int                 `json:"batch,omitempty" jsonschema:"minimum=1,maximum=10000" doc:"The most rows of one read and one delete. A read never waits to fill it. Defaults to 1000."`
+	PollInterval sdk.Duration        `json:"poll_interval,omitempty" doc:"The longest wait between reads while nothing comes; it is 5 ms while something does. At most 10s. Defaults to 250ms."`
+	ExecMode     string              `json:"exec_mode,omitempty" jsonschema:"enum=exec,enum=prepared" doc:"How statements are sent. exec: without names, which every pooler in session mode takes. prepared: parsed once for each connection, a little less work for the server. Defaults to exec."`
 }
 
 const (
-	afterDelete   = "delete"
 	sharingLeader = "leader"
 	execUnnamed   = "exec"
 	execPrepared  = "prepared"
@@ -72,12 +72,7 @@ func (c config) Validate() error {
 			fail("/columns", "%s", err)
 		}
 	}
-	switch {
-	case c.AfterPublish == "" && (c.Columns != nil && c.Preset == "" || c.Pending != ""):
-		fail("/after_publish", "must be written with columns or pending: it says what happens to published rows (delete)")
-	case c.AfterPublish != "" && c.AfterPublish != afterDelete:
-		fail("/after_publish", "%q is not in this version; delete is", c.AfterPublish)
-	}
+	c.validateAfter(fail)
 	if c.Sharing != sharingLeader {
 		fail("/sharing", "%q is not in this version; leader is", c.Sharing)
 	}
@@ -91,6 +86,35 @@ func (c config) Validate() error {
 		fail("/exec_mode", "%q is neither exec nor prepared", c.ExecMode)
 	}
 	return errors.Join(errs...)
+}
+
+// after is what happens to published rows: what is written, or the default.
+func (c config) after() string {
+	if c.AfterPublish.Do == "" {
+		return outbox.AfterDelete
+	}
+	return c.AfterPublish.Do
+}
+
+func (c config) validateAfter(fail func(path, format string, a ...any)) {
+	switch c.AfterPublish.Do {
+	case "":
+		if c.Columns != nil && c.Preset == "" || c.Pending != "" {
+			fail("/after_publish", "must be written with columns or pending: it says what happens to published rows (delete, or {set: {…}})")
+		}
+	case outbox.AfterDelete:
+	case outbox.AfterSet:
+		if c.Pending == "" {
+			fail("/pending", "is missing: with after_publish set it says which rows are not published yet, for example published_at IS NULL")
+		}
+		for _, column := range c.AfterPublish.Columns() {
+			if strings.TrimSpace(c.AfterPublish.Set[column]) == "" {
+				fail("/after_publish/set/"+column, "is empty; write an SQL expression, for example now()")
+			}
+		}
+	default:
+		fail("/after_publish", "%q is not in this version; delete and {set: {…}} are", c.AfterPublish.Do)
+	}
 }
 
 // conn are the settings of a connection for one pipeline. role is what the database's monitoring shows behind the name.

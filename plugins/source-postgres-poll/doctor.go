@@ -108,10 +108,10 @@ func (d *doctor) table(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	d.ok("table", "%s is there", t.Name)
-	if p := privileges(t); p != nil {
+	if p := privileges(t, d.c); p != nil {
 		d.add(p.Finding())
 	} else {
-		d.ok("privileges", "the role %s may read and delete", outbox.Quote(t.Role))
+		d.ok("privileges", "the role %s may read and %s", outbox.Quote(t.Role), removes(d.c))
 	}
 	if err := d.vacuum(ctx, conn, t); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (d *doctor) table(ctx context.Context, conn *pgx.Conn) error {
 	if len(faults) > 0 {
 		return nil
 	}
-	more, err := startProblems(ctx, conn, l, d.c.Pending)
+	more, err := startProblems(ctx, conn, l, d.c)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,11 @@ func (d *doctor) table(ctx context.Context, conn *pgx.Conn) error {
 	if d.c.Pending != "" {
 		which = "rows that satisfy pending"
 	}
-	d.ok("rows_deleted", "%s of %s WILL be deleted once they are published", which, t.Name)
+	if d.c.after() == outbox.AfterSet {
+		d.ok("rows_marked", "%s of %s will be updated once they are published: SET %s", which, t.Name, strings.ReplaceAll(setList(d.c.AfterPublish), "\n", ""))
+	} else {
+		d.ok("rows_deleted", "%s of %s WILL be deleted once they are published", which, t.Name)
+	}
 	return d.leader(ctx, conn, t)
 }
 

@@ -11,16 +11,16 @@ import (
 	"github.com/relevo-io/relevo/sdk"
 )
 
-// engine is what the goroutines of an attempt share. requests writes what the host says into it, reader and deleter
+// engine is what the goroutines of an attempt share. requests writes what the host says into it, reader and remover
 // work on it. It has no I/O of its own, and mu is never held across any.
 type engine struct {
 	window sdk.Window
 
-	stop     func()          // called when the host has said stop
-	stopping <-chan struct{} // closed by stop: reading ends
-	ended    chan struct{}   // closed when the attempt is over
-	wakeRead chan struct{}   // capacity 1: there may be something to do
-	wakeDel  chan struct{}   // capacity 1
+	stop       func()          // called when the host has said stop
+	stopping   <-chan struct{} // closed by stop: reading ends
+	ended      chan struct{}   // closed when the attempt is over
+	wakeRead   chan struct{}   // capacity 1: there may be something to do
+	wakeRemove chan struct{}   // capacity 1
 
 	mu     sync.Mutex
 	flight *flight
@@ -34,8 +34,9 @@ type engine struct {
 	clock   time.Duration // the server's clock minus ours
 	text    string        // what is wrong at the moment
 	found   uint64        // rows that only a sweep found
-	deleted uint64
-	missing uint64 // rows that were gone when they were to be deleted
+	removal string        // what the metric of removed is called
+	removed uint64
+	missing uint64 // rows that were gone when they were to be removed
 	reads   uint64
 	bounded uint64 // reads that began above a bound
 }
@@ -50,13 +51,17 @@ type heldAnswer struct {
 
 func newEngine(o sdk.SourceOpen[config], stopping <-chan struct{}, stop func()) *engine {
 	e := &engine{
-		window:   o.Window,
-		stop:     stop,
-		stopping: stopping,
-		ended:    make(chan struct{}),
-		wakeRead: make(chan struct{}, 1),
-		wakeDel:  make(chan struct{}, 1),
-		held:     newHeld(),
+		window:     o.Window,
+		stop:       stop,
+		stopping:   stopping,
+		ended:      make(chan struct{}),
+		wakeRead:   make(chan struct{}, 1),
+		wakeRemove: make(chan struct{}, 1),
+		held:       newHeld(),
+		removal:    "rows_deleted_total",
+	}
+	if o.Config.after() == outbox.AfterSet {
+		e.removal = "rows_marked_total"
 	}
 	// Held from the start: they count as answered.
 	for _, k := range o.HeldKeys {
@@ -94,7 +99,7 @@ func (e *engine) requests(in <-chan sdk.Request) error {
 		}
 		if _, ok := r.(sdk.Stop); ok {
 			e.stop()
-			wake(e.wakeDel)
+			wake(e.wakeRemove)
 			return nil
 		}
 		if err := e.obey(r); err != nil {
@@ -114,7 +119,7 @@ func (e *engine) obey(r sdk.Request) error {
 		if err := e.flight.ack(r.Ranges); err != nil {
 			return err
 		}
-		wake(e.wakeDel)
+		wake(e.wakeRemove)
 	case sdk.Hold:
 		return e.hold(r)
 	case sdk.Release:
@@ -189,8 +194,8 @@ func (e *engine) status(now time.Time) sdk.SourceStatus {
 		st.OldestUnpublished = 0
 	}
 	st.Metrics = []sdk.Metric{
-		{Name: "rows_deleted_total", Value: float64(e.deleted)},
-		{Name: "rows_missing_at_delete_total", Value: float64(e.missing)},
+		{Name: e.removal, Value: float64(e.removed)},
+		{Name: "rows_missing_total", Value: float64(e.missing)},
 		{Name: "rows_found_by_sweep_total", Value: float64(e.found)},
 		{Name: "reads_total", Value: float64(e.reads)},
 		{Name: "reads_bounded_total", Value: float64(e.bounded)},

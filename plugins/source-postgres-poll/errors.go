@@ -18,6 +18,7 @@ const codeCanceled = "57014"
 var (
 	errUnlockedElsewhere = errors.New("the advisory lock was not ours when it was given back")
 	errStandbyServer     = errors.New("the server is a read-only standby")
+	errStillPending      = errors.New("published rows are still pending after they were marked")
 )
 
 // again reports whether a statement may simply be tried once more in the same session: it met somebody else, and nothing
@@ -65,6 +66,10 @@ func classify(err error) *sdk.Error {
 		// After a fail-over the name may point here for a while; a multi-host DSN finds the primary by itself.
 		return sdk.Transient(err).WithCode("read_only_server").
 			WithHint("point dsn at the primary; with several hosts in it the writable one is chosen")
+	case errors.Is(err, errStillPending):
+		// They would be read and published again and again.
+		return sdk.Config(err).WithCode("set_keeps_pending").
+			WithHint("what after_publish sets must make the condition in pending false, for example published_at: now() with pending: published_at IS NULL")
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return sdk.Transient(err).WithCode("canceled")
 	}
@@ -91,8 +96,14 @@ func classifyState(err error, e *pgconn.PgError) *sdk.Error {
 		// Renamed under us, or the condition in `pending` names a column that is not there.
 		return sdk.Config(err).WithCode("column_missing").WithHint("check columns and pending; run relevo doctor")
 	case "42704", "42883", "42804", "42601", "42702", "22P02", "22007", "42P02", "42803":
-		// The only SQL that is not ours is the condition in `pending`.
-		return sdk.Config(err).WithCode("sql_refused").WithHint("check pending: it must be a condition on the columns of the table")
+		// The only SQL that is not ours is in `pending` and `after_publish`.
+		return sdk.Config(err).WithCode("sql_refused").
+			WithHint("check pending, which must be a condition on the columns of the table, and the expressions in after_publish")
+	case "23502", "23503", "23505", "23514", "23P01", "22001", "22003", "428C9":
+		// A constraint does not let published rows be marked, or deleted: a foreign key of another table, a CHECK, NOT NULL,
+		// a generated column.
+		return sdk.Config(err).WithCode("constraint_violated").
+			WithHint("published rows cannot be marked or deleted: check after_publish and the constraints on the table")
 	case "0A000":
 		// A prepared statement whose result changed with the table: a new session parses it anew.
 		return sdk.Transient(err).WithCode("table_changed")

@@ -1,14 +1,14 @@
-// Source-postgres-poll reads an outbox table by polling: it reads rows, hands them to the host, and deletes them once
+// Source-postgres-poll reads an outbox table by polling: it reads rows, hands them to the host, and deletes or marks them once
 // every broker has confirmed them. No transaction is open while a broker is slow.
 //
 // Two sessions do the work. The reader's holds the advisory lock that makes this relay the leader, and only on it is the
-// table read: a relay that has lost the lock cannot read on. The deleter's takes what was acked. The files:
+// table read: a relay that has lost the lock cannot read on. The remover's deletes or marks what was acked. The files:
 //
 //	source.go    one attempt: connect, stand by, lead, drain
 //	engine.go    what the goroutines of a leader share, and the host's requests
 //	reader.go    the reading: what, when, how much
 //	ordered.go   reads by the order column; rounds.go reads without one
-//	deleter.go   the deleting
+//	remover.go   the deleting or marking
 //	flight.go, held.go, bound.go   the state, without clock or I/O
 //	session.go, portal.go, query.go   connections, row-limited reads, SQL
 //	leader.go    the lock; errors.go the classes; doctor.go the checks
@@ -25,7 +25,7 @@ func main() { sdk.Main(plugin()) }
 func plugin() sdk.Plugin {
 	return sdk.Source(sdk.Spec[config]{
 		Name:      "postgres-poll",
-		Summary:   "Reads an outbox table in PostgreSQL by polling, and deletes what was published.",
+		Summary:   "Reads an outbox table in PostgreSQL by polling, and deletes or marks what was published.",
 		Defaults:  defaultConfig,
 		HoldsKeys: true,
 		Check:     check,

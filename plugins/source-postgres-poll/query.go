@@ -15,11 +15,25 @@ import (
 type queries struct {
 	l       *outbox.Layout
 	pending string
+	set     string // the SET list of published rows; "": they are deleted
 	key, id outbox.Operand
 }
 
-func newQueries(l *outbox.Layout, pending string) *queries {
-	return &queries{l: l, pending: pending, key: l.Key(), id: l.ID()}
+func newQueries(l *outbox.Layout, c config) *queries {
+	q := &queries{l: l, pending: c.Pending, key: l.Key(), id: l.ID()}
+	if c.after() == outbox.AfterSet {
+		q.set = setList(c.AfterPublish)
+	}
+	return q
+}
+
+// setList is what an UPDATE of published rows sets. A line break ends a comment in an expression.
+func setList(a outbox.AfterPublish) string {
+	var list []string
+	for _, column := range a.Columns() {
+		list = append(list, fmt.Sprintf("%s = (%s\n)", outbox.Quote(column), a.Set[column]))
+	}
+	return strings.Join(list, ", ")
 }
 
 // where collects conditions and their parameters.
@@ -165,21 +179,43 @@ func (q *queries) chunk(w *where, arrays [][]byte, size int) statement {
 	}
 }
 
-// delete takes rows by all that identifies them: two rows in two partitions may have one id.
-func (q *queries) delete(arrays [][]byte) statement {
+// remove takes rows out of what is pending, by all that identifies them: two rows in two partitions may have one id.
+func (q *queries) remove(arrays [][]byte) statement {
 	w := &where{}
 	table := q.l.Table.Name.String()
+	from := ""
 	if len(q.l.Unique) == 1 {
 		c := q.l.Unique[0]
-		w.add(fmt.Sprintf("%s = ANY($%d::%s[])", outbox.Quote(c.Name), w.param(arrays[0]), c.SQLType))
-		return statement{sql: "DELETE FROM " + table + w.String(), params: w.params}
+		w.add(fmt.Sprintf("%s.%s = ANY($%d::%s[])", table, outbox.Quote(c.Name), w.param(arrays[0]), c.SQLType))
+	} else {
+		lists, on := q.unnest(w, arrays)
+		from = fmt.Sprintf("unnest(%s) AS relevo_u(%s)", lists, q.aliases())
+		w.add(on)
 	}
-	from, on := q.unnest(w, arrays)
-	w.add(on)
+	if q.set == "" {
+		if from != "" {
+			from = " USING " + from
+		}
+		return statement{sql: "DELETE FROM " + table + from + w.String(), params: w.params}
+	}
+	if from != "" {
+		from = "\nFROM " + from
+	}
+	// What is returned is the row as it is now: one that is still pending would be published again and again.
 	return statement{
-		sql:    fmt.Sprintf("DELETE FROM %s USING unnest(%s) AS relevo_u(%s)%s", table, from, q.aliases(), w),
-		params: w.params,
+		sql: fmt.Sprintf("WITH relevo_r AS (UPDATE %s SET %s%s%s\nRETURNING (%s\n) IS TRUE AS pending)\n"+
+			"SELECT count(*), count(*) FILTER (WHERE pending) FROM relevo_r", table, q.set, from, w, q.pending),
+		params:  w.params,
+		formats: []int16{1, 1},
 	}
+}
+
+// removes says what happens to published rows, for messages.
+func removes(c config) string {
+	if c.after() == outbox.AfterSet {
+		return "mark"
+	}
+	return "delete"
 }
 
 func (q *queries) unnest(w *where, arrays [][]byte) (from, on string) {

@@ -358,7 +358,6 @@ func TestConfigFaults(t *testing.T) {
 		{"pending_invalid", "", map[string]any{"pending": "seq > ", "after_publish": "delete"}},
 		{"order_type_unsupported", "", map[string]any{"columns": map[string]any{"order": "created_at"}, "after_publish": "delete"}},
 		{"config_invalid", "", map[string]any{"columns": map[string]any{"order": "seq"}}},
-		{"config_invalid", "", map[string]any{"after_publish": "keep"}},
 		{"config_invalid", "", map[string]any{"sharing": "buckets"}},
 		{"config_invalid", "", map[string]any{"retention": "1d"}},
 		{"config_invalid", "", map[string]any{"preset": "debezum"}},

@@ -59,8 +59,8 @@ var readerSettings = [][2]string{
 	{"idle_in_transaction_session_timeout", "10s"},
 }
 
-// deleterSettings are those of the session that deletes.
-var deleterSettings = [][2]string{
+// removerSettings are those of the session that deletes or marks.
+var removerSettings = [][2]string{
 	{"idle_session_timeout", "0"},
 	// A delete that is lost is a duplicate, so nobody need wait for a replica. With off, a server that crashes in a full
 	// drain would bring back more than a window; a flush for each batch costs nothing.
@@ -236,47 +236,73 @@ func (s *session) guard(ctx context.Context, f func(pc *pgconn.PgConn) error) er
 	return err
 }
 
-// delete runs a DELETE and returns the rows it took and the id of its transaction. Statements between two syncs are one
-// transaction, so the id costs no round trip.
-func (s *session) delete(ctx context.Context, q statement) (rows int64, xid uint64, err error) {
+// removal is what a statement that removes rows did.
+type removal struct {
+	rows int64  // that it found
+	left int64  // of those: still pending, because what is set does not make the condition false
+	xid  uint64 // of its transaction
+}
+
+// remove runs a DELETE, or an UPDATE that returns two counts. Statements between two syncs are one transaction, so its id
+// costs no round trip.
+func (s *session) remove(ctx context.Context, q statement) (removal, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	p := s.conn.PgConn().StartPipeline(ctx)
-	p.SendQueryParams(q.sql, q.params, nil, nil, nil)
+	p.SendQueryParams(q.sql, q.params, nil, nil, q.formats)
 	p.SendQueryParams(`SELECT pg_current_xact_id()`, nil, nil, nil, []int16{1})
 	if err := p.Sync(); err != nil {
-		return 0, 0, errors.Join(err, p.Close())
+		return removal{}, errors.Join(err, p.Close())
 	}
-	for range 2 {
+	var done removal
+	for i := range 2 {
 		res, err := p.GetResults()
 		if err != nil {
 			_ = p.Close()
-			return 0, 0, err
+			return removal{}, err
 		}
 		r, ok := res.(*pgconn.ResultReader)
 		if !ok {
 			_ = p.Close()
-			return 0, 0, errBadAnswer
+			return removal{}, errBadAnswer
 		}
 		got := r.Read()
 		if got.Err != nil {
 			_ = p.Close()
-			return 0, 0, got.Err
+			return removal{}, got.Err
 		}
-		if len(got.Rows) == 1 && len(got.Rows[0]) == 1 && len(got.Rows[0][0]) == 8 {
-			xid = binary.BigEndian.Uint64(got.Rows[0][0])
-		} else {
-			rows = got.CommandTag.RowsAffected()
+		switch n := int64s(got.Rows); {
+		case i == 0 && len(n) == 2:
+			done.rows, done.left = n[0], n[1]
+		case i == 0:
+			done.rows = got.CommandTag.RowsAffected()
+		case len(n) == 1:
+			done.xid = uint64(n[0])
 		}
 	}
-	// The commit is answered by the sync: only now has the delete taken effect.
+	// The commit is answered by the sync: only now has the statement taken effect.
 	if err := p.Close(); err != nil {
-		return 0, 0, err
+		return removal{}, err
 	}
-	if xid == 0 {
-		return 0, 0, errBadAnswer
+	if done.xid == 0 {
+		return removal{}, errBadAnswer
 	}
-	return rows, xid, nil
+	return done, nil
+}
+
+// int64s are the values of a result of one row; all of them are 64-bit integers.
+func int64s(rows [][][]byte) []int64 {
+	if len(rows) != 1 {
+		return nil
+	}
+	n := make([]int64, len(rows[0]))
+	for i, v := range rows[0] {
+		if len(v) != 8 {
+			return nil
+		}
+		n[i] = int64(binary.BigEndian.Uint64(v))
+	}
+	return n
 }
 
 // ping asks the server for a sign of life.

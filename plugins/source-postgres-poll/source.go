@@ -87,19 +87,19 @@ func (s *source) lead(ctx, soft context.Context) error {
 		return err
 	}
 	defer reader.close()
-	deleter, err := s.connect(soft, "source", deleterSettings)
+	remover, err := s.connect(soft, "source", removerSettings)
 	if err != nil {
 		return err
 	}
-	defer deleter.close()
-	if err := probePooler(soft, reader, deleter); err != nil {
+	defer remover.close()
+	if err := probePooler(soft, reader, remover); err != nil {
 		return softly(soft, classify(err))
 	}
 	layout, key, err := s.lock(soft, reader)
 	if err != nil {
 		return err
 	}
-	if err := s.work(ctx, reader, deleter, layout); err != nil {
+	if err := s.work(ctx, reader, remover, layout); err != nil {
 		return err
 	}
 	if err := reader.unlock(context.WithoutCancel(ctx), key); err != nil {
@@ -192,7 +192,7 @@ func (s *source) layout(ctx context.Context, reader *session) (*outbox.Layout, e
 	if err != nil {
 		return nil, err
 	}
-	problems, err := startProblems(ctx, reader.conn, l, s.c.Pending)
+	problems, err := startProblems(ctx, reader.conn, l, s.c)
 	if err != nil {
 		return nil, err
 	}
@@ -231,20 +231,20 @@ func (s *source) standBy(ctx context.Context, reader *session, key int64) error 
 	}
 }
 
-// work reads and deletes until the host says stop; then the acks that came before it have taken effect.
-func (s *source) work(ctx context.Context, reader, del *session, l *outbox.Layout) error {
+// work reads and removes until the host says stop; then the acks that came before it have taken effect.
+func (s *source) work(ctx context.Context, reader, rem *session, l *outbox.Layout) error {
 	order := describeOrder(l)
 	for _, p := range l.Ignored {
 		s.log.Warn("a column is not used", "reason", p.Message, "hint", p.Hint)
 	}
-	s.log.Info("reading the outbox; published rows are deleted", "order", order.name, "order_column", order.column, "hint", order.hint)
+	s.log.Info("reading the outbox", "after_publish", removes(s.c), "order", order.name, "order_column", order.column, "hint", order.hint)
 	if err := s.s.Opened(sdk.SourceOpened{HoldsKeys: true, Order: order.name}); err != nil {
 		return err
 	}
 	s.e.bind(l)
-	q := newQueries(l, s.c.Pending)
+	q := newQueries(l, s.c)
 	r := newReader(s.e, reader, q, s.c, s.s, s.log)
-	d := &deleter{e: s.e, s: del, q: q, log: s.log, limit: max(s.c.Batch, 1000)}
+	d := &remover{e: s.e, s: rem, q: q, log: s.log, what: removes(s.c), limit: max(s.c.Batch, 1000)}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { defer close(r.out); return r.run(gctx) })
 	g.Go(func() error { return r.send(gctx) })

@@ -12,20 +12,22 @@ import (
 	"github.com/relevo-io/relevo/internal/outbox"
 )
 
-// deleter takes rows away that were acked. While one delete runs acks collect, and the next delete takes all of them.
-type deleter struct {
+// remover takes rows that were acked out of what is to be read: it deletes them, or marks them so that pending does not
+// hold any more. While one statement runs acks collect, and the next one takes all of them.
+type remover struct {
 	e     *engine
 	s     *session
 	q     *queries
 	log   *slog.Logger
-	limit int // rows of one statement
+	what  string // delete or mark, for messages
+	limit int    // rows of one statement
 
 	refs   []ref
 	arrays [][]byte
 }
 
-// run deletes until reading has stopped and everything that was acked before is gone. After the stop it has drain.
-func (d *deleter) run(ctx context.Context, drain time.Duration) error {
+// run works until reading has stopped and everything that was acked before is gone. After the stop it has drain.
+func (d *remover) run(ctx context.Context, drain time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stopping := d.e.stopping
@@ -33,7 +35,7 @@ func (d *deleter) run(ctx context.Context, drain time.Duration) error {
 		d.refs = d.e.takeAcked(d.refs)
 		for rest := d.refs; len(rest) > 0; {
 			n := min(len(rest), d.limit)
-			if err := d.delete(ctx, rest[:n]); err != nil {
+			if err := d.remove(ctx, rest[:n]); err != nil {
 				return err
 			}
 			rest = rest[n:]
@@ -47,7 +49,7 @@ func (d *deleter) run(ctx context.Context, drain time.Duration) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.e.wakeDel:
+		case <-d.e.wakeRemove:
 		case <-stopping: // no ack comes any more: one more look, and the end
 			stopping = nil
 			t := time.AfterFunc(drain, func() { cancel(context.DeadlineExceeded) })
@@ -62,25 +64,28 @@ func (e *engine) takeAcked(buf []ref) []ref {
 	return e.flight.takeAcked(buf)
 }
 
-// delete deletes rows and takes them out of the window. It tries again where somebody else was in the way.
-func (d *deleter) delete(ctx context.Context, refs []ref) error {
+// remove removes rows and takes them out of the window. It tries again where somebody else was in the way.
+func (d *remover) remove(ctx context.Context, refs []ref) error {
 	f := d.begin(refs)
 	if len(d.arrays) > 0 && len(d.arrays[0]) > 2 {
 		wait := backoff.NewExponentialBackOff()
 		wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
 		for {
 			failpoint.Hit(failpoint.BeforeDelete)
-			rows, xid, err := d.s.delete(ctx, d.q.delete(d.arrays))
+			done, err := d.s.remove(ctx, d.q.remove(d.arrays))
 			if err == nil {
 				failpoint.Hit(failpoint.AfterDelete)
-				d.committed(f, xid, len(refs), int(rows))
+				d.committed(f, done, len(refs))
+				if done.left > 0 {
+					return classify(errStillPending)
+				}
 				break
 			}
 			if !again(err) {
-				return lost(fmt.Errorf("delete published rows: %w", err), "connection_lost")
+				return lost(fmt.Errorf("%s published rows: %w", d.what, err), "connection_lost")
 			}
-			d.log.Warn("delete did not get through, trying again", "err", err)
-			d.e.trouble("deleting published rows: " + err.Error())
+			d.log.Warn("published rows could not be removed, trying again", "err", err)
+			d.e.trouble(d.what + " published rows: " + err.Error())
 			if err := pause(ctx, wait.NextBackOff()); err != nil {
 				return err
 			}
@@ -94,15 +99,15 @@ func (d *deleter) delete(ctx context.Context, refs []ref) error {
 	return nil
 }
 
-// begin collects what identifies the rows, and returns the F of this delete (see bound): the highest number of the
+// begin collects what identifies the rows, and returns the F of this statement (see bound): the highest number of the
 // reads that have ended before it began.
-func (d *deleter) begin(refs []ref) int64 {
+func (d *remover) begin(refs []ref) int64 {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
 	d.arrays = d.q.arrays(d.arrays)
 	for _, r := range refs {
 		if r.s.rows[r.i].noID {
-			continue // nothing to delete it by; left out of later reads instead
+			continue // nothing to name it by; left out of later reads instead
 		}
 		for k := range d.arrays {
 			d.arrays[k] = outbox.AppendArray(d.arrays[k], d.e.flight.value(r.s, r.i, k))
@@ -114,12 +119,12 @@ func (d *deleter) begin(refs []ref) int64 {
 	return d.e.bound.high
 }
 
-func (d *deleter) committed(f int64, xid uint64, want, got int) {
+func (d *remover) committed(f int64, done removal, want int) {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
-	d.e.bound.deleted(f, xid)
-	d.e.deleted += uint64(got)
-	d.e.missing += uint64(max(0, want-got))
+	d.e.bound.removed(f, done.xid)
+	d.e.removed += uint64(done.rows)
+	d.e.missing += uint64(max(0, want-int(done.rows)))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
