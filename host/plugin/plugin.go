@@ -81,9 +81,9 @@ type timing struct {
 
 func defaultTiming() timing {
 	return timing{
-		healthEvery:    5 * time.Second,
+		healthEvery:    2 * time.Second,
 		healthDeadline: 2 * time.Second,
-		healthMisses:   3,
+		healthMisses:   5,
 		exitGrace:      5 * time.Second,
 		drainPipes:     500 * time.Millisecond,
 	}

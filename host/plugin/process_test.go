@@ -160,7 +160,7 @@ func TestStoppedPluginIsFoundHung(t *testing.T) {
 	wait(t, p.Done(), "the hung plugin is killed")
 	e := p.Exit()
 	require.True(t, e.Hung)
-	require.ErrorContains(t, e.Err, "3 missed health checks")
+	require.ErrorContains(t, e.Err, "5 missed health checks")
 }
 
 func TestHealthThatTurnsBad(t *testing.T) {
