@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ type pluginsTestCommand struct {
 // Help is shown by --help.
 func (pluginsTestCommand) Help() string {
 	return `Drives the executable as the host does, and worse: kills it, does not read, sends 4 MiB, refuses events. Every rule of
-docs/plugin-protocol.md that can be seen from outside is checked. A check that needs something is reported as not run.
+docs/plugin-protocol.md that can be seen from outside is checked. A failure says what was tried, what was seen, and the
+rule with its place on that page. A check that needs something is reported as not run, and the end says what to add.
 Exit code 1 if a rule is broken.
 
 Example:
@@ -31,8 +33,12 @@ type testResult struct {
 	Name    string              `json:"name"`
 	Outcome conformance.Outcome `json:"outcome"`
 	Rule    string              `json:"rule"`
-	Page    string              `json:"page,omitempty"`
-	Detail  string              `json:"detail,omitempty"`
+	Page    string              `json:"page"`
+	Tried   []string            `json:"tried,omitempty"`
+	Seen    []string            `json:"seen,omitempty"`
+	Said    []string            `json:"said,omitempty"`
+	Missing string              `json:"missing,omitempty"`
+	Needs   []string            `json:"needs,omitempty"`
 	Seconds float64             `json:"seconds"`
 }
 
@@ -46,44 +52,87 @@ func (c *pluginsTestCommand) Run(ctx context.Context, a *app) error {
 		}
 		t.Spec = spec
 	}
-	count := map[conformance.Outcome]int{}
-	err := conformance.Run(ctx, t, func(r conformance.Result) {
-		count[r.Outcome]++
-		if c.JSON {
-			line, _ := jsonLine(testResult{r.Name, r.Outcome, r.Rule, r.Page, r.Detail, r.Took.Seconds()})
-			a.out.printf("%s\n", line)
-			return
-		}
-		printResult(a.out, r)
-	})
+	show := showText
+	if c.JSON {
+		show = showJSON
+	}
+	results, err := show(ctx, a.out, t)
 	switch {
 	case ctx.Err() != nil:
 		return shown(ExitFailed)
 	case err != nil:
 		return environment(err)
-	}
-	if !c.JSON {
-		a.out.printf("%d passed, %d failed, %d not run\n", count[conformance.Pass], count[conformance.Fail], count[conformance.NotRun])
-	}
-	if count[conformance.Fail] > 0 {
+	case slices.ContainsFunc(results, func(r conformance.Result) bool { return r.Outcome == conformance.Fail }):
 		return shown(ExitFailed)
 	}
 	return nil
 }
 
+func showJSON(ctx context.Context, s *screen, t conformance.Target) (results []conformance.Result, err error) {
+	err = conformance.Run(ctx, t, func(r conformance.Result) {
+		results = append(results, r)
+		line, _ := jsonLine(testResult{
+			r.Name, r.Outcome, r.Rule, r.Page, r.Tried, r.Seen, r.Said, r.Missing, r.Needs, r.Took.Seconds(),
+		})
+		s.printf("%s\n", line)
+	})
+	return results, err
+}
+
+func showText(ctx context.Context, s *screen, t conformance.Target) (results []conformance.Result, err error) {
+	w := watch(s)
+	t.Starting = w.starting
+	err = conformance.Run(ctx, t, func(r conformance.Result) {
+		results = append(results, r)
+		w.interrupt(func() { printResult(s, r) })
+	})
+	w.stop()
+	if err == nil {
+		printSummary(s, results)
+	}
+	return results, err
+}
+
 func printResult(s *screen, r conformance.Result) {
-	mark := s.mark(green, "✓", "pass   ")
+	mark, text := s.mark(green, "✓", "pass   "), printable(r.Text())
 	switch r.Outcome {
 	case conformance.Fail:
-		mark = s.mark(red, "✗", "FAIL   ")
+		mark, text = s.mark(red, "✗", "FAIL   "), "\n    "+strings.ReplaceAll(text, "\n", "\n    ")
 	case conformance.NotRun:
 		mark = s.mark(yellow, "-", "not run")
+		if len(r.Needs) > 0 { // the summary explains them
+			text = "needs " + strings.Join(r.Needs, " and ")
+		}
 	}
-	s.printf("%s %s  %s\n", mark, s.paint(bold, r.Name), r.Rule)
-	if r.Detail != "" {
-		s.printf("    %s\n", strings.ReplaceAll(printable(r.Detail), "\n", "\n    "))
+	const widest = 22
+	name := r.Name + strings.Repeat(" ", max(0, widest-len(r.Name)))
+	s.printf("%s %s  %s\n", mark, s.paint(bold, name), text)
+}
+
+// printSummary counts, and says what would have more checks made.
+func printSummary(s *screen, results []conformance.Result) {
+	count := map[conformance.Outcome]int{}
+	wanting := map[string][]string{} // by key of conformance.yaml: the checks that need it
+	var keys []string
+	for _, r := range results {
+		count[r.Outcome]++
+		for _, key := range r.Needs {
+			if wanting[key] == nil {
+				keys = append(keys, key)
+			}
+			wanting[key] = append(wanting[key], r.Name)
+		}
 	}
-	if r.Outcome == conformance.Fail && r.Page != "" {
-		s.printf("    see %s\n", r.Page)
+	s.printf("%d passed, %d failed, %d not run\n", count[conformance.Pass], count[conformance.Fail], count[conformance.NotRun])
+	if len(keys) == 0 {
+		return
+	}
+	s.printf("\nTo have more checked, add to conformance.yaml (%s#testing):\n", conformance.Page)
+	for _, key := range keys {
+		names := wanting[key]
+		if len(names) > 4 {
+			names = append(names[:3:3], "…")
+		}
+		s.printf("  %s: %s (%s)\n", s.paint(bold, key), conformance.Help(key), strings.Join(names, ", "))
 	}
 }

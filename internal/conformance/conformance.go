@@ -2,47 +2,21 @@
 // keeps. It stands outside: it has a launcher of its own and speaks through the generated stubs, so that what passes
 // here is right by the protocol and not by our SDK or our host.
 //
-// What can be seen from outside is limited. That an event was acked only after the broker had it (I3) shows only when
-// the broker is taken away, and whether the broker has it in the right order only at the broker: a plugin's own tests
-// cover that.
+// What a plugin says can be seen from here. What a sink's target has (acked is published, in order, nothing else) can be
+// seen only there: an author who gives a way to look at it has that checked too.
 package conformance
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
-
-// Page is the document that Result.Page points into, from the root of the repository.
-const Page = "docs/plugin-protocol.md"
-
-// Outcome of one check.
-type Outcome string
-
-// Outcomes.
-const (
-	Pass   Outcome = "pass"
-	Fail   Outcome = "fail"
-	NotRun Outcome = "not_run" // Detail says what it would need
-)
-
-// Result is the outcome of one check.
-type Result struct {
-	Name    string  // lower case with dashes, stable
-	Rule    string  // what was checked, one line
-	Page    string  // where the rule stands, with its anchor
-	Outcome Outcome // Pass, Fail, NotRun
-	Detail  string  // what went wrong, or what is missing; sometimes a remark on a pass
-	Took    time.Duration
-}
 
 // Target is the plugin under test.
 type Target struct {
@@ -57,6 +31,8 @@ type Target struct {
 	CheckTimeout time.Duration
 	// DrainTimeout is how long the plugin is given from Stop to Stopped. Defaults to 10 s.
 	DrainTimeout time.Duration
+	// Starting is told the name of each check that is about to be waited for. Nil: nobody wants to know.
+	Starting func(check string)
 }
 
 // Run makes every check that applies to the plugin, one after the other, and reports each as it ends. Its error says
@@ -78,11 +54,14 @@ func Run(ctx context.Context, t Target, report func(Result)) error {
 		}
 	}
 	for _, c := range everyPlugin {
+		s.starting(c)
 		tell(s.runIf(ctx, c))
 	}
 	for _, c := range s.kindChecks() {
+		s.starting(c)
 		tell(s.runIf(ctx, c))
 	}
+	s.starting(nobodyConnects)
 	tell(<-lonely)
 	return context.Cause(ctx)
 }
@@ -92,34 +71,30 @@ type check struct {
 	name   string
 	rule   string
 	anchor string
-	config bool // needs a configuration with which a stream can be opened
-	finds  bool // finds out what other checks need
+	config bool                // needs a configuration with which a stream can be opened
+	finds  bool                // finds out what other checks need
+	about  func(s *suite) bool // does it concern this plugin at all? nil: yes
 	run    func(ctx context.Context, r *attempt) error
 }
 
-// attempt is one run of one check: it owns the processes that the check starts.
-type attempt struct {
-	*suite
-	processes []*process
-	remark    string // shown beside a pass
+// wants says whether somebody asked for the check.
+func (s *suite) wants(c check) bool { return len(s.only) == 0 || slices.Contains(s.only, c.name) }
+
+// starting tells who watches that a check is about to be made.
+func (s *suite) starting(c check) {
+	if s.watch != nil && s.wants(c) {
+		s.watch(c.name)
+	}
 }
-
-// notRunError says what a check would need.
-type notRunError struct{ missing string }
-
-func (e *notRunError) Error() string { return e.missing }
-
-// notRun makes the error by which a check says that it can't be made.
-func notRun(format string, a ...any) error { return &notRunError{missing: fmt.Sprintf(format, a...)} }
 
 // runIf makes a check if it is wanted or needed; nil: there is nothing to report.
 func (s *suite) runIf(ctx context.Context, c check) *Result {
-	wanted := len(s.only) == 0 || slices.Contains(s.only, c.name)
-	if !wanted && !c.finds {
+	wanted := s.wants(c)
+	if !wanted && !c.finds || c.about != nil && !c.about(s) {
 		return nil
 	}
 	r := s.run(ctx, c)
-	if !wanted && r.Outcome == Pass {
+	if !wanted && r.Outcome != Fail {
 		return nil
 	}
 	return &r
@@ -135,12 +110,7 @@ func (s *suite) run(ctx context.Context, c check) Result {
 	if err == nil {
 		err = c.run(ctx, r)
 	}
-	res := Result{Name: c.name, Rule: c.rule, Page: Page + "#" + c.anchor, Outcome: Pass, Detail: r.remark}
-	if missing, ok := errors.AsType[*notRunError](err); ok {
-		res.Outcome, res.Detail = NotRun, missing.missing
-	} else if err != nil {
-		res.Outcome, res.Detail = Fail, err.Error()+r.lastWords()
-	}
+	res := r.result(c, err)
 	for _, p := range r.processes {
 		p.kill()
 	}
@@ -148,31 +118,12 @@ func (s *suite) run(ctx context.Context, c check) Result {
 	return res
 }
 
-// lastWords is what the processes of the check have to say for themselves after a failure.
-func (r *attempt) lastWords() string {
-	var b strings.Builder
-	for _, p := range r.processes {
-		p.settle()
-		select {
-		case <-p.exited:
-			if p.killed {
-				break
-			}
-			fmt.Fprintf(&b, "\nprocess %d: %v", p.cmd.Process.Pid, p.state)
-		default:
-		}
-		for _, line := range p.stderr.lines() {
-			fmt.Fprintf(&b, "\nprocess %d said: %s", p.cmd.Process.Pid, line)
-		}
-	}
-	return b.String()
-}
-
 // suite is the plugin under test and what is known of it.
 type suite struct {
 	path    string
 	spec    *Spec
 	only    []string
+	watch   func(check string)
 	dir     string        // for sockets
 	runID   string        // makes event ids of this run unlike those of others
 	timeout time.Duration // of a check
@@ -181,8 +132,9 @@ type suite struct {
 
 	described *pluginv1.DescribeResponse // nil until the check "describe" has passed
 	config    []byte                     // nil: none is known with which a stream opens
-	noConfig  string                     // why not
-	noEvents  string                     // why a source has nothing to read; "": it has
+	noConfig  error                      // why not
+	noEvents  error                      // why a source has nothing to read; nil: it has
+	target    targetState                // what is known of what a sink publishes to
 }
 
 func newSuite(t Target) (*suite, error) {
@@ -210,7 +162,7 @@ func newSuite(t Target) (*suite, error) {
 	return &suite{
 		path: path, spec: spec, only: t.Only, dir: dir, runID: fmt.Sprintf("%x", time.Now().UnixNano()),
 		timeout: cmp.Or(t.CheckTimeout, 60*time.Second), drain: cmp.Or(t.DrainTimeout, 10*time.Second),
-		noConfig: "Describe did not answer",
+		noConfig: errNotDescribed, watch: t.Starting, target: targetState{known: map[string]bool{}},
 	}, nil
 }
 
@@ -219,7 +171,7 @@ func (s *suite) close() { _ = os.RemoveAll(s.dir) }
 // ready says whether what the check needs is known.
 func (s *suite) ready(c check) error {
 	if c.config && s.config == nil {
-		return notRun("%s", s.noConfig)
+		return s.noConfig
 	}
 	return nil
 }
@@ -227,9 +179,9 @@ func (s *suite) ready(c check) error {
 func (s *suite) kindChecks() []check {
 	switch s.described.GetKind() {
 	case pluginv1.PluginKind_PLUGIN_KIND_SOURCE:
-		return sourceChecks
+		return slices.Concat(sourceChecks, doctorChecks)
 	case pluginv1.PluginKind_PLUGIN_KIND_SINK:
-		return sinkChecks
+		return slices.Concat(sinkChecks, targetChecks, []check{awayCheck}, doctorChecks)
 	}
 	return nil // "describe" has failed and says it
 }

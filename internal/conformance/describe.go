@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -20,8 +21,12 @@ import (
 
 var (
 	pluginName  = regexp.MustCompile(`^[a-z0-9-]+$`)
+	snakeCase   = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 	describeFor = 10 * time.Second // `<exe> describe`, a slow interpreter included
 )
+
+// errNotDescribed is why nothing else can be said of the plugin.
+var errNotDescribed = notRun("Describe did not answer")
 
 // describe is the first check: the others go by what it finds.
 func describe(ctx context.Context, r *attempt) error {
@@ -29,6 +34,7 @@ func describe(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("called Describe")
 	d, err := p.plugin().Describe(ctx, &pluginv1.DescribeRequest{})
 	if err != nil {
 		return fmt.Errorf("call Describe: %w", err)
@@ -51,23 +57,25 @@ func describe(ctx context.Context, r *attempt) error {
 			return fmt.Errorf("destination.forbidden %q is no character class: %w", f, err)
 		}
 	}
+	r.saw("%s %s %s: %s", kindName(d.GetKind()), d.GetName(), d.GetVersion(), d.GetSummary())
 	return nil
 }
 
 // describeCommand compares the two ways to ask.
 func describeCommand(ctx context.Context, r *attempt) error {
 	if r.described == nil {
-		return notRun("Describe did not answer")
+		return errNotDescribed
 	}
 	ctx, cancel := context.WithTimeout(ctx, describeFor)
 	defer cancel()
+	r.try("ran `%s describe`", filepath.Base(r.path))
 	cmd := exec.CommandContext(ctx, r.path, "describe") //nolint:gosec // the plugin under test
 	cmd.Env = r.usualEnv()
 	cmd.WaitDelay = time.Second
 	var out, words bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &words
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("run `%s describe`: %w\n%s", r.path, err, words.String())
+		return fmt.Errorf("run `%s describe`: %w\n%s", r.path, err, strings.TrimSpace(words.String()))
 	}
 	got := &pluginv1.DescribeResponse{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(out.Bytes(), got); err != nil {
@@ -76,6 +84,7 @@ func describeCommand(ctx context.Context, r *attempt) error {
 	if !proto.Equal(r.described, got) {
 		return fmt.Errorf("`describe` and Describe say different things:\n%s\n%s", protojson.Format(got), protojson.Format(r.described))
 	}
+	r.saw("the same answer as Describe gives")
 	return nil
 }
 
@@ -84,8 +93,9 @@ const schemaURL = "config.schema.json"
 // configSchema checks the schema and finds the configuration for the checks that follow.
 func configSchema(_ context.Context, r *attempt) error {
 	if r.described == nil {
-		return notRun("Describe did not answer")
+		return errNotDescribed
 	}
+	r.try("compiled the schema")
 	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(r.described.GetConfigSchema()))
 	if err != nil {
 		return fmt.Errorf("read config_schema as JSON: %w", err)
@@ -101,6 +111,7 @@ func configSchema(_ context.Context, r *attempt) error {
 		return fmt.Errorf("config_schema is no JSON Schema: %w", err)
 	}
 	config := r.spec.Config
+	r.try("held the config of conformance.yaml against it")
 	if config == nil {
 		config = map[string]any{}
 	}
@@ -114,17 +125,20 @@ func configSchema(_ context.Context, r *attempt) error {
 	}
 	if err := schema.Validate(value); err != nil {
 		if r.spec.Config == nil {
-			r.noConfig = "add `config` to conformance.yaml: the schema does not allow {}"
+			r.noConfig = needs("config")
+			r.saw("the schema is valid, and does not allow {}")
 			return nil
 		}
-		r.noConfig = "the config of conformance.yaml is not valid"
+		r.noConfig = notRun("the config of conformance.yaml is not valid")
 		return fmt.Errorf("the config of conformance.yaml is not valid: %w", err)
 	}
 	if d := r.described.GetDestination(); d != nil && r.spec.Destination == "" && r.described.GetKind() == pluginv1.PluginKind_PLUGIN_KIND_SINK {
-		r.noConfig = "add `destination` to conformance.yaml: a " + d.GetNoun() + " that events may be sent to"
+		r.noConfig = needs("destination")
+		r.saw("the schema and the config are valid; events need a %s", d.GetNoun())
 		return nil
 	}
 	r.config = data
+	r.saw("both are valid")
 	return nil
 }
 
@@ -144,13 +158,14 @@ func unknownKey(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("opened a stream with the key %q in the config", key)
 	e, err := r.openAny(ctx, p, data)
 	if err != nil {
 		return err
 	}
 	f, err := e.faulted(ctx)
 	if err != nil {
-		return fmt.Errorf("open with the unknown key %q: %w", key, err)
+		return fmt.Errorf("a config with the unknown key %q: %w", key, err)
 	}
 	if f.GetClass() != pluginv1.ErrorClass_ERROR_CLASS_CONFIG {
 		return fmt.Errorf("the fault is %s; its class should be CONFIG", faultText(f))
@@ -158,7 +173,15 @@ func unknownKey(ctx context.Context, r *attempt) error {
 	if !strings.Contains(f.GetMessage()+f.GetHint(), key) {
 		return fmt.Errorf("the fault does not name the key: %s", faultText(f))
 	}
+	r.saw("fault %s", faultText(f))
 	return nil
+}
+
+func kindName(k pluginv1.PluginKind) string {
+	if k == pluginv1.PluginKind_PLUGIN_KIND_SOURCE {
+		return "source"
+	}
+	return "sink"
 }
 
 // openAny opens a stream of the plugin's kind without waiting for Opened.

@@ -27,6 +27,7 @@ var everyPlugin = []check{
 	{name: "describe", anchor: "describe", finds: true, run: describe, rule: "Describe answers without a configuration, with name, version, kind and summary."},
 	{name: "describe-command", anchor: "describe", run: describeCommand, rule: "`<exe> describe` prints the same answer as JSON, without a handshake."},
 	{name: "config-schema", anchor: "configuration", finds: true, run: configSchema, rule: "config_schema is a JSON Schema, and the test's config is valid by it."},
+	observes,
 	{
 		name: "unknown-key", anchor: "configuration", config: true, run: unknownKey,
 		rule: "A configuration with an unknown key ends the stream with a Fault of class CONFIG that names the key.",
@@ -37,7 +38,10 @@ var everyPlugin = []check{
 		name: "bare-environment", anchor: "environment", config: true, run: bareEnvironment,
 		rule: "The plugin works with nothing in its environment but what the handshake needs.",
 	},
-	{name: "signals", anchor: "ending", config: true, run: signals, rule: "SIGTERM and SIGINT do not end the plugin: the host ends it, after its drain."},
+	{
+		name: "signals", anchor: "ending", config: true, run: signals,
+		rule: "SIGTERM and SIGINT end neither the plugin nor anything that it is doing: the host ends it, after its drain.",
+	},
 	{name: "stdin-eof", anchor: "ending", config: true, run: stdinEOF, rule: "The plugin exits within 2 s when its stdin ends, also with a stream open."},
 	{name: "connection-lost", anchor: "ending", config: true, run: connectionLost, rule: "The plugin exits within 5 s when the host's connection is lost."},
 	{name: "second-stream", anchor: "open", config: true, run: secondStream, rule: "After Stopped another stream can be opened on the same process."},
@@ -47,16 +51,25 @@ var everyPlugin = []check{
 var nobodyConnects = check{
 	name: "nobody-connects", anchor: "ending", rule: "The plugin exits by itself when no host connects within 15 s.",
 	run: func(ctx context.Context, r *attempt) error {
+		r.try("started the plugin and did not connect")
+		start := time.Now()
 		p, err := r.start(ctx, r.usualEnv())
 		if err != nil {
 			return err
 		}
-		return p.exits(ctx, noHost+slack)
+		if err := p.exits(ctx, noHost+slack); err != nil {
+			return err
+		}
+		r.saw("it exited after %v", time.Since(start).Round(100*time.Millisecond))
+		return nil
 	},
 }
 
 func handshake(ctx context.Context, r *attempt) error {
+	r.try("started the plugin, connected, asked for its health")
+	start := time.Now()
 	_, err := r.connected(ctx)
+	r.saw("SERVING after %v", time.Since(start).Round(time.Millisecond))
 	return err
 }
 
@@ -85,11 +98,16 @@ func (r *attempt) open(ctx context.Context, p *process) (opened, error) {
 }
 
 func openedFirst(ctx context.Context, r *attempt) error {
+	r.try("opened a stream and stopped it")
 	_, s, err := r.opened(ctx)
 	if err != nil {
 		return err
 	}
-	return s.stop(ctx)
+	if err := s.stop(ctx); err != nil {
+		return err
+	}
+	r.saw("Opened, Stopped, the end of the stream")
+	return nil
 }
 
 func quietStdout(ctx context.Context, r *attempt) error {
@@ -97,6 +115,7 @@ func quietStdout(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("used a stream, stopped it, closed stdin")
 	if err := s.works(ctx, r); err != nil {
 		return err
 	}
@@ -110,10 +129,12 @@ func quietStdout(ctx context.Context, r *attempt) error {
 	if n := p.junk.size(); n > 0 {
 		return fmt.Errorf("%d bytes came behind the handshake, the last of them: %q", n, p.junk.lines())
 	}
+	r.saw("one line on stdout")
 	return nil
 }
 
 func bareEnvironment(ctx context.Context, r *attempt) error {
+	r.try("started the plugin with no PATH, HOME, LANG, …, opened a stream and stopped it")
 	p, err := r.start(ctx, r.authorEnv())
 	if err != nil {
 		return err
@@ -125,6 +146,7 @@ func bareEnvironment(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.saw("it works")
 	return s.stop(ctx)
 }
 
@@ -133,7 +155,13 @@ func signals(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("sent SIGTERM and SIGINT to the process group while events were on their way")
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		if k, ok := s.(*sinkStream); ok { // a relay is never asked to stop when it has nothing to do
+			if err := k.batches(ctx, r, 1, 100, k.keysFor(r, 20, 100)); err != nil {
+				return err
+			}
+		}
 		if err := p.signal(sig); err != nil {
 			return err
 		}
@@ -144,6 +172,12 @@ func signals(ctx context.Context, r *attempt) error {
 			return fmt.Errorf("after %v: %w", sig, err)
 		}
 	}
+	if k, ok := s.(*sinkStream); ok {
+		if err := k.allAcked(ctx); err != nil {
+			return fmt.Errorf("after the signals: %w", err)
+		}
+	}
+	r.saw("it went on")
 	return s.stop(ctx)
 }
 
@@ -152,10 +186,16 @@ func stdinEOF(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("opened a stream, closed stdin")
+	start := time.Now()
 	if err := p.stdin.Close(); err != nil {
 		return fmt.Errorf("close stdin: %w", err)
 	}
-	return p.exits(ctx, eofGrace)
+	if err := p.exits(ctx, eofGrace); err != nil {
+		return err
+	}
+	r.saw("it exited after %v", time.Since(start).Round(time.Millisecond))
+	return nil
 }
 
 func connectionLost(ctx context.Context, r *attempt) error {
@@ -163,10 +203,16 @@ func connectionLost(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("opened a stream, closed the connection, left stdin open")
+	start := time.Now()
 	if err := p.conn.Close(); err != nil {
 		return fmt.Errorf("close the connection: %w", err)
 	}
-	return p.exits(ctx, lostGrace)
+	if err := p.exits(ctx, lostGrace); err != nil {
+		return err
+	}
+	r.saw("it exited after %v", time.Since(start).Round(time.Millisecond))
+	return nil
 }
 
 func secondStream(ctx context.Context, r *attempt) error {
@@ -174,6 +220,7 @@ func secondStream(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("opened three streams one after the other on one process, used and stopped each")
 	for range 2 {
 		if err := s.works(ctx, r); err != nil {
 			return err
@@ -188,5 +235,6 @@ func secondStream(ctx context.Context, r *attempt) error {
 	if err := p.healthy(ctx); err != nil {
 		return err
 	}
+	r.saw("all worked, and the process is healthy")
 	return s.stop(ctx)
 }

@@ -2,6 +2,9 @@ package conformance
 
 import (
 	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,14 +25,62 @@ func TestEveryCheckPointsToItsRule(t *testing.T) {
 			anchors[strings.ReplaceAll(strings.ToLower(strings.TrimSpace(title)), " ", "-")] = true
 		}
 	}
-	names := map[string]bool{}
-	for _, c := range append(append(everyPlugin[:len(everyPlugin):len(everyPlugin)], nobodyConnects), sinkChecks...) {
-		require.False(t, names[c.name], c.name)
-		names[c.name] = true
-		require.True(t, anchors[c.anchor], "%s: %s#%s", c.name, Page, c.anchor)
+	sinks, sources := (&suite{described: &pluginv1.DescribeResponse{Kind: pluginv1.PluginKind_PLUGIN_KIND_SINK}}).kindChecks(),
+		(&suite{described: &pluginv1.DescribeResponse{Kind: pluginv1.PluginKind_PLUGIN_KIND_SOURCE}}).kindChecks()
+	for _, kind := range [][]check{sinks, sources} {
+		names := map[string]bool{}
+		for _, c := range slices.Concat(everyPlugin, kind, []check{nobodyConnects}) {
+			require.False(t, names[c.name], c.name)
+			names[c.name] = true
+			require.True(t, anchors[c.anchor], "%s: %s#%s", c.name, Page, c.anchor)
+			require.NotEmpty(t, c.rule, c.name)
+		}
 	}
-	for _, c := range sourceChecks {
-		require.True(t, anchors[c.anchor], "%s: %s#%s", c.name, Page, c.anchor)
+}
+
+// The page explains every key of conformance.yaml, those of `event` included, and Help every key that a check may need.
+func TestThePageHasEveryKeyOfTheSpec(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../" + Page)
+	require.NoError(t, err)
+	_, testing, ok := strings.Cut(string(page), "\n## Testing\n")
+	require.True(t, ok)
+	explained := map[string]bool{} // what stands in backquotes
+	for i, part := range strings.Split(testing, "`") {
+		if i%2 == 1 {
+			explained[part] = true
+		}
+	}
+	known := map[string]bool{}
+	for _, typ := range []reflect.Type{reflect.TypeFor[Spec](), reflect.TypeFor[EventSpec]()} {
+		for f := range typ.Fields() {
+			if key := f.Tag.Get("yaml"); key != "" && key != "-" {
+				known[key] = true
+				require.True(t, explained[key], "the page does not explain `%s`", key)
+			}
+		}
+	}
+	require.Greater(t, len(known), 15)
+	for key, text := range help {
+		require.True(t, known[key], key)
+		require.NotEmpty(t, text, key)
+	}
+}
+
+// The examples of the page can be used as they are.
+func TestTheSpecsOfThePageCanBeRead(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../" + Page)
+	require.NoError(t, err)
+	_, testing, _ := strings.Cut(string(page), "\n## Testing\n")
+	blocks := strings.Split(testing, "```yaml\n")[1:]
+	require.NotEmpty(t, blocks)
+	for _, block := range blocks {
+		text, _, _ := strings.Cut(block, "```")
+		file := filepath.Join(t.TempDir(), "conformance.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		_, err := Load(file)
+		require.NoError(t, err, text)
 	}
 }
 

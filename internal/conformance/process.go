@@ -80,6 +80,7 @@ func (r *attempt) start(ctx context.Context, env []string) (*process, error) {
 		return nil, err
 	}
 	r.processes = append(r.processes, p)
+	r.routinely("started the plugin")
 	ctx, cancel := context.WithTimeout(ctx, r.spec.startTimeout())
 	defer cancel()
 	select {

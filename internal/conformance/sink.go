@@ -1,10 +1,8 @@
 package conformance
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -39,10 +37,6 @@ var sinkChecks = []check{
 	{name: "refused-without-key", anchor: "failures", config: true, run: refusedWithoutKey, rule: "A refused event without a key returns nothing."},
 	{name: "redelivery", anchor: "crash", config: true, run: redelivery, rule: "After kill -9 a new process takes the unsettled events again."},
 	{name: "drain", anchor: "stop", config: true, run: drain, rule: "After Stop every number ends, then Stopped comes within the drain time-out and ends the stream."},
-	{
-		name: "broker-away", anchor: "broker-away", config: true, run: brokerAway,
-		rule: "While the target is away nothing is acked; when it is back everything is.",
-	},
 }
 
 // works sends an event and waits for its ack.
@@ -75,9 +69,14 @@ func (s *sinkStream) keysFor(r *attempt, n, events int) []string {
 	if !s.opened.GetKeepsOrder() {
 		n = events
 	}
+	return r.keys("key", n)
+}
+
+// keys makes n keys.
+func (r *attempt) keys(name string, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
-		keys[i] = r.key(fmt.Sprintf("key-%d", i))
+		keys[i] = r.key(fmt.Sprintf("%s-%d", name, i))
 	}
 	return keys
 }
@@ -117,6 +116,7 @@ func eachNumberEndsOnce(ctx context.Context, r *attempt) error {
 	if err := s.write(&pluginv1.WriteRequest{Message: &pluginv1.WriteRequest_Window{Window: w}}); err != nil {
 		return err
 	}
+	r.try("sent ten batches each of 1, 7 and 100 events")
 	for _, size := range []int{1, 7, 100} {
 		if err := s.batches(ctx, r, 10, size, s.keysFor(r, 20, size)); err != nil {
 			return err
@@ -125,7 +125,11 @@ func eachNumberEndsOnce(ctx context.Context, r *attempt) error {
 	if err := s.allAcked(ctx); err != nil {
 		return err
 	}
-	return s.stop(ctx) // an end that comes twice would come by then
+	if err := s.stop(ctx); err != nil { // an end that comes twice would come by then
+		return err
+	}
+	r.saw("all %d were acked, each once", s.acks())
+	return nil
 }
 
 func orderPerKey(ctx context.Context, r *attempt) error {
@@ -136,6 +140,7 @@ func orderPerKey(ctx context.Context, r *attempt) error {
 	if !s.opened.GetKeepsOrder() {
 		return errNoOrder
 	}
+	r.try("sent 1520 events over 5 keys in batches of 1, 3, 250 and 50")
 	for _, size := range []int{1, 3, 250, 50} {
 		if err := s.batches(ctx, r, 5, size, s.keysFor(r, 5, 0)); err != nil {
 			return err
@@ -144,76 +149,8 @@ func orderPerKey(ctx context.Context, r *attempt) error {
 	if err := s.allAcked(ctx); err != nil {
 		return err
 	}
+	r.saw("all were acked, in order for each key")
 	return s.stop(ctx)
-}
-
-// eventShapes sends one event of each shape. A target may be unable to hold some of them (a header, a null): it refuses
-// those for good, which is an answer too.
-func eventShapes(ctx context.Context, r *attempt) error {
-	_, s, err := r.connectedSink(ctx)
-	if err != nil {
-		return err
-	}
-	many := make([]*pluginv1.Header, maxHeaders)
-	for i := range many {
-		many[i] = &pluginv1.Header{Name: fmt.Sprintf("header-%d", i), Value: []byte("value")}
-	}
-	shapes := []struct {
-		name  string
-		shape func(e *pluginv1.Event)
-	}{
-		{"a tombstone", func(e *pluginv1.Event) { e.Payload = nil }},
-		{"an empty payload", func(e *pluginv1.Event) { e.Payload = []byte{} }},
-		{"no key", func(e *pluginv1.Event) { e.Key = nil }},
-		{"no key, again", func(e *pluginv1.Event) { e.Key = nil }},
-		{"an empty key", func(e *pluginv1.Event) { e.Key = []byte{} }},
-		{"a key in Greek and emoji", func(e *pluginv1.Event) { e.Key = []byte("παραγγελία-🧾-" + r.runID) }},
-		{"a key of bytes that are not UTF-8", func(e *pluginv1.Event) { e.Key = append([]byte{0xff, 0x00, 0xfe}, r.runID...) }},
-		{"the longest key", func(e *pluginv1.Event) { e.Key = []byte(strings.Repeat("k", maxKey)) }},
-		{"the longest id", func(e *pluginv1.Event) { e.Id += strings.Repeat("i", maxID-len(e.GetId())) }},
-		{"an id with spaces and accents", func(e *pluginv1.Event) { e.Id = "é à \t" + e.GetId() }},
-		{"the longest type", func(e *pluginv1.Event) { e.Type = strings.Repeat("t", maxName) }},
-		{"no types", func(e *pluginv1.Event) { e.Type, e.AggregateType, e.ContentType = "", "", "" }},
-		{"a time before 1970", func(e *pluginv1.Event) { e.TimeUnixMicro = proto.Int64(-1) }},
-		{"128 headers", func(e *pluginv1.Event) { e.Headers = many }},
-		{"a header twice", func(e *pluginv1.Event) { e.Headers = append(many[:1:1], many[0]) }},
-		{"a header without value", func(e *pluginv1.Event) { e.Headers = []*pluginv1.Header{{Name: "null"}} }},
-		{"a header with an empty value", func(e *pluginv1.Event) { e.Headers = []*pluginv1.Header{{Name: "empty", Value: []byte{}}} }},
-		{"a header of bytes", func(e *pluginv1.Event) {
-			e.Headers = []*pluginv1.Header{{Name: "bytes", Value: []byte{0, '\r', '\n', 0xff}}}
-		}},
-		{"the largest headers", func(e *pluginv1.Event) {
-			e.Headers = []*pluginv1.Header{{Name: "h", Value: bytes.Repeat([]byte("v"), maxHeaderBytes-1)}}
-		}},
-	}
-	events := make([]*pluginv1.Event, len(shapes))
-	for i, c := range shapes {
-		events[i] = r.event(r.key(fmt.Sprintf("shape-%d", i)))
-		c.shape(events[i])
-	}
-	first, err := s.send(events...)
-	if err != nil {
-		return err
-	}
-	if err := s.allEnded(ctx); err != nil {
-		return err
-	}
-	var refused []string
-	s.look(func() {
-		for i, c := range shapes {
-			switch n := s.numbers[first-1+uint64(i)]; {
-			case n.standing == acked:
-			case n.failure.GetClass() == pluginv1.ErrorClass_ERROR_CLASS_PERMANENT:
-				refused = append(refused, fmt.Sprintf("%s (%s)", c.name, n.failure.GetCode()))
-			case err == nil:
-				err = fmt.Errorf("the event with %s %s", c.name, n.says())
-			}
-		}
-	})
-	if len(refused) > 0 {
-		r.remark = "refused for good: " + strings.Join(refused, ", ")
-	}
-	return err
 }
 
 // largeBatch fills messages to the byte.
@@ -232,20 +169,25 @@ func largeBatch(ctx context.Context, r *attempt) error {
 	for i := 0; ; i++ {
 		e := r.event(r.key(fmt.Sprintf("large-%d", i)))
 		e.Payload = make([]byte, 32<<10)
-		if size += proto.Size(e) + 5; size > min(limit, maxBatch) {
+		n := proto.Size(e) + 5
+		if size+n > min(limit, maxBatch) {
 			break
 		}
+		size += n
 		events = append(events, e)
 	}
+	r.try("sent a batch of %d events and %d bytes", len(events), size)
 	if _, err := s.send(events...); err != nil {
 		return err
 	}
 	if err := s.allAcked(ctx); err != nil {
 		return err
 	}
+	r.saw("all of the batch was acked")
 	// One event as large as the plugin says that it can receive: the target may refuse it, the plugin may not choke.
 	e := r.event(r.key("largest"))
 	e.Payload = make([]byte, min(limit, maxEvent)-4<<10)
+	r.try("sent one event of %d bytes", proto.Size(e))
 	if _, err := s.send(e); err != nil {
 		return err
 	}
@@ -253,8 +195,11 @@ func largeBatch(ctx context.Context, r *attempt) error {
 		return err
 	}
 	s.look(func() {
-		if n := s.numbers[len(s.numbers)-1]; n.failure != nil {
-			r.remark = fmt.Sprintf("an event of %d bytes was refused: %s (%s)", proto.Size(e), n.failure.GetCode(), className(n.failure.GetClass()))
+		switch n := s.numbers[len(s.numbers)-1]; {
+		case n.failure != nil:
+			r.saw("the large event was refused: %s (%s)", n.failure.GetCode(), className(n.failure.GetClass()))
+		default:
+			r.saw("the large event was %v", n.standing)
 		}
 	})
 	return s.stop(ctx)
@@ -271,6 +216,7 @@ func slowHost(ctx context.Context, r *attempt) error {
 	gate := make(chan struct{})
 	openGate := func() { close(gate) }
 	s.update(func() { s.gate = gate })
+	r.try("sent %d batches of one event and read no answer before all were sent", events)
 	for i := range events {
 		if _, err := s.send(r.event(r.key(fmt.Sprintf("slow-%d", i)))); err != nil {
 			openGate()
@@ -282,5 +228,6 @@ func slowHost(ctx context.Context, r *attempt) error {
 	if err := s.allAcked(ctx); err != nil {
 		return err
 	}
+	r.saw("all were acked")
 	return s.stop(ctx)
 }

@@ -3,9 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"strings"
-	"time"
 
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
@@ -13,7 +10,7 @@ import (
 // refusedEvent puts a refused event in the middle of a key.
 func refusedEvent(ctx context.Context, r *attempt) error {
 	if r.spec.Refused == nil {
-		return notRun("add `refused` to conformance.yaml: an event that the sink refuses for good")
+		return needs("refused")
 	}
 	_, s, err := r.connectedSink(ctx)
 	if err != nil {
@@ -22,9 +19,11 @@ func refusedEvent(ctx context.Context, r *attempt) error {
 	key, other := r.key("refused"), r.key("other")
 	bad := uint64(1)
 	if s.opened.GetKeepsOrder() {
+		r.try("sent 6 events over 2 keys: number 2, of the key %q, is the refused one", key)
 		bad = 2
 		_, err = s.send(r.event(key), r.refused(key), r.event(other), r.event(key), r.event(other), r.event(key))
 	} else {
+		r.try("sent the refused event, and one of another key")
 		_, err = s.send(r.refused(key), r.event(other))
 	}
 	if err != nil {
@@ -38,6 +37,7 @@ func refusedEvent(ctx context.Context, r *attempt) error {
 	}
 	if s.opened.GetKeepsOrder() {
 		// The key is still closed for what comes now.
+		r.try("sent one more of that key")
 		late, err := s.send(r.event(key), r.event(other))
 		if err != nil {
 			return err
@@ -50,6 +50,7 @@ func refusedEvent(ctx context.Context, r *attempt) error {
 		}
 	}
 	// The host has decided what becomes of the refused event; the key goes on under new numbers.
+	r.try("released the key, and sent usual events and the refused one again")
 	if err := s.release(key); err != nil {
 		return err
 	}
@@ -77,6 +78,10 @@ func refusedEvent(ctx context.Context, r *attempt) error {
 	}
 	if err := s.stand(bad, failed, "the second time"); err != nil {
 		return err
+	}
+	r.saw("it failed alone, PERMANENT (%s)", s.failureOf(bad).GetCode())
+	if s.opened.GetKeepsOrder() {
+		r.saw("what was behind it in its key was returned until Release")
 	}
 	return s.stop(ctx)
 }
@@ -115,9 +120,14 @@ func (s *sinkStream) stand(seq uint64, want standing, when string) (err error) {
 	return err
 }
 
+func (s *sinkStream) failureOf(seq uint64) (f *pluginv1.Failure) {
+	s.look(func() { f = s.numbers[seq-1].failure })
+	return f
+}
+
 func refusedWithoutKey(ctx context.Context, r *attempt) error {
 	if r.spec.Refused == nil {
-		return notRun("add `refused` to conformance.yaml: an event that the sink refuses for good")
+		return needs("refused")
 	}
 	_, s, err := r.connectedSink(ctx)
 	if err != nil {
@@ -125,6 +135,7 @@ func refusedWithoutKey(ctx context.Context, r *attempt) error {
 	}
 	empty := r.event("")
 	empty.Key = []byte{}
+	r.try("sent 4 events without a key, the second of them refused")
 	if _, err := s.send(r.event(""), r.refused(""), r.event(""), empty); err != nil {
 		return err
 	}
@@ -134,6 +145,7 @@ func refusedWithoutKey(ctx context.Context, r *attempt) error {
 	if err := s.refusedAlone(2, "no such key"); err != nil {
 		return err
 	}
+	r.saw("the others were acked")
 	return s.stop(ctx)
 }
 
@@ -152,31 +164,28 @@ func redelivery(ctx context.Context, r *attempt) error {
 		return err
 	}
 	p.kill()
-	var unsettled []*pluginv1.Event
-	s.look(func() {
-		for _, n := range s.numbers {
-			if n.standing == open {
-				unsettled = append(unsettled, n.event)
-			}
-		}
-		err = s.broken
-	})
-	if err != nil {
-		return err
+	var broken error
+	s.look(func() { broken = s.broken })
+	if broken != nil {
+		return broken
 	}
+	all, acks, unsettled := s.events()
+	r.try("sent %d events, killed the process (SIGKILL) after %s", events, count(len(acks), "ack"))
 	if len(unsettled) == 0 { // it was faster than the signal: what it acked may be offered again all the same
-		unsettled = append(unsettled, s.numbers[events-1].event)
+		unsettled = all[events-1:]
 	}
 	_, s, err = r.connectedSink(ctx)
 	if err != nil {
 		return fmt.Errorf("after kill -9: %w", err)
 	}
+	r.try("sent %d again to a new one", len(unsettled))
 	if _, err := s.sendBatch(true, unsettled...); err != nil {
 		return err
 	}
 	if err := s.allAcked(ctx); err != nil {
 		return fmt.Errorf("after kill -9: %w", err)
 	}
+	r.saw("all were acked")
 	return s.stop(ctx)
 }
 
@@ -187,96 +196,14 @@ func drain(ctx context.Context, r *attempt) error {
 		return err
 	}
 	const events = 1000
+	r.try("sent %d events and Stop right behind them", events)
 	if err := s.batches(ctx, r, 10, events/10, s.keysFor(r, 20, events)); err != nil {
 		return err
 	}
-	return s.stop(ctx) // the ledger refuses a Stopped that comes too early
-}
-
-// brokerAway takes the target away and brings it back. A sink goes on by itself, or fails what it can't publish and is
-// sent it again.
-func brokerAway(ctx context.Context, r *attempt) error {
-	if len(r.spec.Break) == 0 && r.spec.OnBreak == nil {
-		return notRun("add `break` and `mend` to conformance.yaml: commands that take the target away and bring it back")
-	}
-	_, s, err := r.connectedSink(ctx)
-	if err != nil {
+	if err := s.stop(ctx); err != nil { // the ledger refuses a Stopped that comes too early
 		return err
 	}
-	if err := s.works(ctx, r); err != nil {
-		return err
-	}
-	if err := r.hook(ctx, r.spec.OnBreak, r.spec.Break); err != nil {
-		return err
-	}
-	mended := false
-	defer func() {
-		if !mended { // or every check behind this one fails too
-			_ = r.hook(context.WithoutCancel(ctx), r.spec.OnMend, r.spec.Mend)
-		}
-	}()
-	key := r.key("away")
-	waiting := r.event(key)
-	away, err := s.send(waiting)
-	if err != nil {
-		return err
-	}
-	const long = 3 * time.Second
-	err = s.settles(ctx, long, "an end while the target is away", func() bool { return s.numbers[away-1].standing != open })
-	if err != nil {
-		return err
-	}
-	if n := s.standing(away); n == acked {
-		return fmt.Errorf("number %d was acked while the target was away", away)
-	}
-	if err := r.hook(ctx, r.spec.OnMend, r.spec.Mend); err != nil {
-		return err
-	}
-	mended = true
-	for {
-		if err := s.allEnded(ctx); err != nil {
-			return fmt.Errorf("after the target is back: %w", err)
-		}
-		if s.standing(s.next()-1) == acked {
-			return s.stop(ctx)
-		}
-		var f *pluginv1.Failure
-		s.look(func() { f = s.numbers[len(s.numbers)-1].failure })
-		if f.GetClass() == pluginv1.ErrorClass_ERROR_CLASS_PERMANENT {
-			return fmt.Errorf("a usual event failed for good because the target was away: %s", f.GetMessage())
-		}
-		if err := s.settles(ctx, lookTwice, "a back-off", func() bool { return false }); err != nil {
-			return err
-		}
-		if err := s.release(key); err != nil {
-			return err
-		}
-		if _, err := s.send(waiting); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *sinkStream) standing(seq uint64) (how standing) {
-	s.look(func() { how = s.numbers[seq-1].standing })
-	return how
-}
-
-// hook calls the author's function, or runs the command in its place.
-func (r *attempt) hook(ctx context.Context, f func(context.Context) error, argv []string) error {
-	if f != nil {
-		return f(ctx)
-	}
-	return r.command(ctx, argv)
-}
-
-// command runs one of the author's commands.
-func (r *attempt) command(ctx context.Context, argv []string) error {
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // from the author of the plugin under test
-	cmd.Dir = r.spec.dir
-	cmd.WaitDelay = time.Second
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("run %q: %w\n%s", strings.Join(argv, " "), err, out)
-	}
+	all, acks, _ := s.events()
+	r.saw("Stopped came when every number had ended, %d of %d acked", len(acks), len(all))
 	return nil
 }

@@ -49,7 +49,9 @@ func (r *attempt) writeSink(ctx context.Context, p *process, config []byte) (*si
 	if r.spec.Destination != "" {
 		o.ConstantDestination = proto.String(r.spec.Destination)
 	}
+	r.routinely("opened a stream")
 	s := &sinkStream{sinkLedger: newSinkLedger(), suite: r.suite, client: client}
+	r.streams = append(r.streams, s)
 	if err := s.write(&pluginv1.WriteRequest{Message: &pluginv1.WriteRequest_Open{Open: o}}); err != nil {
 		return nil, err
 	}
@@ -106,6 +108,7 @@ func (s *sinkStream) sendBatch(redelivered bool, events ...*pluginv1.Event) (uin
 		b.FirstSeq = s.next()
 		for _, e := range events {
 			s.sent(e)
+			s.suite.target.known[e.GetId()] = true
 		}
 	})
 	return b.GetFirstSeq(), s.write(&pluginv1.WriteRequest{Message: &pluginv1.WriteRequest_Batch{Batch: b}})
@@ -165,6 +168,43 @@ func (n *number) says() string {
 	return "was " + n.standing.String()
 }
 
+// acks counts the events that were acked so far.
+func (s *sinkStream) acks() (n int) {
+	s.look(func() { n = s.ackedCount })
+	return n
+}
+
+// events of the stream: all, those that were acked, and those that are open.
+func (s *sinkStream) events() (all, acks, unsettled []*pluginv1.Event) {
+	s.look(func() {
+		for _, n := range s.numbers {
+			all = append(all, n.event)
+			switch n.standing {
+			case acked:
+				acks = append(acks, n.event)
+			case open:
+				unsettled = append(unsettled, n.event)
+			}
+		}
+	})
+	return all, acks, unsettled
+}
+
+// summary tells how far the stream has come.
+func (s *sinkStream) summary() (text string) {
+	s.look(func() {
+		if len(s.numbers) == 0 {
+			return
+		}
+		by := map[standing]int{}
+		for _, n := range s.numbers {
+			by[n.standing]++
+		}
+		text = fmt.Sprintf("of %s sent, %d are acked, %d failed, %d returned, %d open", count(len(s.numbers), "event"), by[acked], by[failed], by[returned], by[open])
+	})
+	return text
+}
+
 // stop sends Stop and waits for Stopped and the end of the stream.
 func (s *sinkStream) stop(ctx context.Context) error {
 	s.update(func() { s.stopping = true })
@@ -196,4 +236,4 @@ func (r *attempt) refused(key string) *pluginv1.Event {
 }
 
 // errNoOrder is why checks of order do not apply to a simple sink.
-var errNoOrder = notRun("does not apply: the sink does not keep order, so the host never has two events of one key at it")
+var errNoOrder = doesNotApply("the sink does not keep order, so the host never has two events of one key at it")

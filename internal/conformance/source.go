@@ -26,10 +26,22 @@ var sourceChecks = []check{
 	{name: "redelivery", anchor: "crash", config: true, run: redeliveryAfterKill, rule: "After kill -9 whatever was not acked comes again, in order per key."},
 	{name: "position", anchor: "positions", config: true, run: resumesAtPosition, rule: "A stream opened at a position starts with the event behind it."},
 	{
+		name: "progress", anchor: "positions", config: true, run: makesProgress,
+		rule: "When the log moves on without events a Progress says where to; from it on nothing comes again and nothing is left out.",
+	},
+	{
+		name: "rejected-rows", anchor: "rejected-rows", config: true, run: rejectsRows,
+		rule: "A row that can't be an event takes a number as Rejected, with code and message; it is neither lost nor stops its neighbours.",
+	},
+	{
 		name: "hold", anchor: "hold", config: true, run: holdsKey,
 		rule: "After Held no batch carries the key; after Release it is read again, in order.",
 	},
 	{name: "held-from-the-start", anchor: "hold", config: true, run: heldFromTheStart, rule: "A key that Open names as held is not read until Release."},
+	{
+		name: "hold-by-id", anchor: "hold", config: true, run: holdsID,
+		rule: "An event without a key is held by its id, on a stream and from its start, and leaves the others alone.",
+	},
 }
 
 // How many events a check works with, and how long a source may take that has no more to give.
@@ -62,14 +74,15 @@ func readsEvents(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
-	if len(r.spec.Put) == 0 && r.spec.OnPut == nil {
+	if !r.canPut() {
+		r.try("waited for events")
 		const long = 5 * time.Second
 		if err := s.settles(ctx, long, "events", func() bool { return len(s.readings) >= someEvents }); err != nil {
 			return err
 		}
 		if len(s.ids(nil)) < someEvents {
-			r.noEvents = "add `put` to conformance.yaml: a command that puts {events} events over {keys} keys into the source"
-			return notRun("%s", r.noEvents)
+			r.noEvents = needs("put")
+			return r.noEvents
 		}
 	}
 	if err := s.reads(ctx, someEvents); err != nil {
@@ -78,6 +91,7 @@ func readsEvents(ctx context.Context, r *attempt) error {
 	if err := s.ackAll(); err != nil {
 		return err
 	}
+	r.saw("%d came, numbered from 1, within all limits, and were acked", len(s.ids(nil)))
 	return s.stop(ctx)
 }
 
@@ -87,6 +101,7 @@ func withinWindow(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("opened a window of %d, acked whenever it was full", window)
 	for read := 0; read < 3*window; {
 		if err := s.reads(ctx, read+1); err != nil {
 			return fmt.Errorf("after acks had made room: %w", err)
@@ -103,6 +118,7 @@ func withinWindow(ctx context.Context, r *attempt) error {
 			return err
 		}
 	}
+	r.saw("%d came, never more than %d of them open", len(s.ids(nil)), window)
 	return s.stop(ctx)
 }
 
@@ -111,6 +127,7 @@ func withinBytes(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	r.try("opened a window of 1 byte, acked five times")
 	for read := 1; read <= 5; read++ {
 		if err := s.reads(ctx, read); err != nil {
 			return err
@@ -119,6 +136,7 @@ func withinBytes(ctx context.Context, r *attempt) error {
 			return err
 		}
 	}
+	r.saw("an event came after each ack")
 	return s.stop(ctx)
 }
 
@@ -130,12 +148,14 @@ func windowGrows(ctx context.Context, r *attempt) error {
 	if err := s.reads(ctx, 1); err != nil {
 		return err
 	}
+	r.try("opened a window of 2 events, made it 20")
 	if err := s.widen(&pluginv1.Window{Events: 20, Bytes: windowBytes}); err != nil {
 		return err
 	}
 	if err := s.reads(ctx, 3); err != nil {
 		return fmt.Errorf("after the window had grown: %w", err)
 	}
+	r.saw("more came, without an ack")
 	if err := s.ackAll(); err != nil {
 		return err
 	}
@@ -149,6 +169,7 @@ func slowReader(ctx context.Context, r *attempt) error {
 	}
 	gate := make(chan struct{})
 	s.update(func() { s.gate = gate })
+	r.try("read nothing for %v", quiet)
 	err = r.put(ctx, 10*someEvents, someKeys)
 	if err == nil {
 		err = s.settles(ctx, quiet, "a while", func() bool { return false })
@@ -161,6 +182,7 @@ func slowReader(ctx context.Context, r *attempt) error {
 	if err := s.reads(ctx, 10*someEvents); err != nil {
 		return err
 	}
+	r.saw("%d came afterwards", len(s.ids(nil)))
 	if err := s.ackAll(); err != nil {
 		return err
 	}
@@ -186,6 +208,7 @@ func acksLast(ctx context.Context, r *attempt) error {
 		done[id] = true
 	}
 	p.kill()
+	r.try("acked %d, stopped, started a new process", len(done))
 	_, s, err = r.fed(ctx, sourceOptions{position: s.lastPosition()})
 	if err != nil {
 		return err
@@ -198,6 +221,7 @@ func acksLast(ctx context.Context, r *attempt) error {
 			return fmt.Errorf("event %q was acked before Stop, and came again after it", id)
 		}
 	}
+	r.saw("%d came, none of them had been acked", len(s.ids(nil)))
 	if err := s.ackAll(); err != nil {
 		return err
 	}
@@ -210,12 +234,17 @@ func nothingForgotten(ctx context.Context, r *attempt) error {
 			return err
 		}
 		p.kill()
+		r.try("stopped, started a new process")
 		return nil
 	})
 }
 
 func redeliveryAfterKill(ctx context.Context, r *attempt) error {
-	return comesAgain(ctx, r, func(p *process, _ *sourceStream) error { p.kill(); return nil })
+	return comesAgain(ctx, r, func(p *process, _ *sourceStream) error {
+		p.kill()
+		r.try("killed the process (SIGKILL), started a new one")
+		return nil
+	})
 }
 
 // comesAgain reads, acks a part, ends the process, and demands the rest of a new one.
@@ -230,6 +259,7 @@ func comesAgain(ctx context.Context, r *attempt, end func(*process, *sourceStrea
 	if err := s.ackThrough(someEvents / 4); err != nil {
 		return err
 	}
+	r.try("read %s, acked %d", count(len(s.ids(nil)), "event"), len(s.ids(func(r *reading) bool { return r.standing == acked })))
 	if err := end(p, s); err != nil {
 		return err
 	}
@@ -244,7 +274,7 @@ func comesAgain(ctx context.Context, r *attempt, end func(*process, *sourceStrea
 		again.look(func() { err = fmt.Errorf("%w; %q has not come again", err, missing(owed, again.readings)) })
 		return err
 	}
-	for _, key := range s.keys() {
+	for _, key := range s.seenKeys() {
 		was := s.ids(func(r *reading) bool { return isOpen(r) && r.key == key })
 		is := again.ids(func(r *reading) bool { return r.key == key && slices.Contains(was, r.id) })
 		if key != "" && !slices.Equal(was, is) {
@@ -254,6 +284,7 @@ func comesAgain(ctx context.Context, r *attempt, end func(*process, *sourceStrea
 	if err := again.ackAll(); err != nil {
 		return err
 	}
+	r.saw("the %d that were not acked came again, in order for each key", len(owed))
 	return again.stop(ctx)
 }
 
@@ -271,8 +302,8 @@ func missing(ids []string, rs []*reading) string {
 	return ""
 }
 
-// keys that were read, each once.
-func (s *sourceStream) keys() (keys []string) {
+// seenKeys are the keys that were read, each once.
+func (s *sourceStream) seenKeys() (keys []string) {
 	s.look(func() {
 		for _, r := range s.readings {
 			if !slices.Contains(keys, r.key) {
@@ -283,13 +314,15 @@ func (s *sourceStream) keys() (keys []string) {
 	return keys
 }
 
+var errNoPositions = doesNotApply("the source has no positions")
+
 func resumesAtPosition(ctx context.Context, r *attempt) error {
 	p, s, err := r.fed(ctx, sourceOptions{window: &pluginv1.Window{Events: someEvents / 4, Bytes: windowBytes}})
 	if err != nil {
 		return err
 	}
 	if !s.opened.GetHasPositions() {
-		return notRun("does not apply: the source has no positions")
+		return errNoPositions
 	}
 	if err := s.reads(ctx, 1); err != nil {
 		return err
@@ -308,6 +341,7 @@ func resumesAtPosition(ctx context.Context, r *attempt) error {
 	}
 	p.kill()
 	was := s.ids(nil)[through:]
+	r.try("acked the position behind %s, read %d more, killed the process, opened a stream at that position", count(through, "event"), len(was))
 	_, again, err := r.connectedSource(ctx, sourceOptions{position: bytes.Clone(position)})
 	if err != nil {
 		return err
@@ -318,6 +352,7 @@ func resumesAtPosition(ctx context.Context, r *attempt) error {
 	if is := again.ids(nil)[:len(was)]; !slices.Equal(was, is) {
 		return fmt.Errorf("behind the position came %q, and from it on %q", was, is)
 	}
+	r.saw("the same %d came", len(was))
 	if err := again.ackAll(); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
-var errNoHold = notRun("does not apply: the source can't hold keys, so its window is a distance")
+var errNoHold = doesNotApply("the source can't hold keys, so its window is a distance")
 
 // holdsKey gives the numbers of one key back, acks the others, and releases the key.
 func holdsKey(ctx context.Context, r *attempt) error {
@@ -20,15 +20,16 @@ func holdsKey(ctx context.Context, r *attempt) error {
 	if !s.opened.GetHoldsKeys() {
 		return errNoHold
 	}
-	key, err := s.someKey(ctx)
+	key, err := s.someKey(ctx, r)
 	if err != nil {
 		return err
 	}
+	r.try("held the key %q", key)
 	ofKey := func(r *reading) bool { return r.key == key }
 	if err := s.hold(key); err != nil {
 		return err
 	}
-	if err := s.until(ctx, "Held", func() bool { return s.held[key] }); err != nil {
+	if err := s.until(ctx, "Held", func() bool { return s.keys.held(key) }); err != nil {
 		return err
 	}
 	// What still came between Hold and Held goes back too.
@@ -39,6 +40,7 @@ func holdsKey(ctx context.Context, r *attempt) error {
 	if err := s.ackAll(); err != nil {
 		return err
 	}
+	r.try("gave %s back, acked the others", count(len(was), "event"))
 	// The others go on. The ledger refuses a batch with the key.
 	if err := r.put(ctx, someEvents, someKeys); err != nil {
 		return err
@@ -49,10 +51,15 @@ func holdsKey(ctx context.Context, r *attempt) error {
 	if err := s.ackAll(); err != nil {
 		return err
 	}
+	r.try("released it")
 	if err := s.releaseKey(key); err != nil {
 		return err
 	}
-	return s.readAgain(ctx, key, was)
+	if err := s.readAgain(ctx, key, was); err != nil {
+		return err
+	}
+	r.saw("nothing of it came while it was held, and all in order afterwards")
+	return nil
 }
 
 // heldFromTheStart leaves a key unacked, and opens another stream that names it as held.
@@ -64,12 +71,13 @@ func heldFromTheStart(ctx context.Context, r *attempt) error {
 	if !s.opened.GetHoldsKeys() {
 		return errNoHold
 	}
-	key, err := s.someKey(ctx)
+	key, err := s.someKey(ctx, r)
 	if err != nil {
 		return err
 	}
 	was := s.ids(func(r *reading) bool { return r.key == key })
 	p.kill()
+	r.try("read %d events, killed the process, opened a stream with the key %q held", len(s.ids(nil)), key)
 	_, s, err = r.connectedSource(ctx, sourceOptions{position: s.lastPosition(), heldKeys: []string{key}})
 	if err != nil {
 		return err
@@ -80,28 +88,37 @@ func heldFromTheStart(ctx context.Context, r *attempt) error {
 	if err := s.ackAll(); err != nil {
 		return err
 	}
+	r.try("released it")
 	if err := s.releaseKey(key); err != nil {
 		return err
 	}
-	return s.readAgain(ctx, key, was)
+	if err := s.readAgain(ctx, key, was); err != nil {
+		return err
+	}
+	r.saw("nothing of it came while it was held, and all in order afterwards")
+	return nil
 }
 
 // someKey waits for a key with at least two events.
-func (s *sourceStream) someKey(ctx context.Context) (key string, err error) {
+func (s *sourceStream) someKey(ctx context.Context, r *attempt) (key string, err error) {
 	if err := s.reads(ctx, someEvents); err != nil {
 		return "", err
 	}
-	err = s.until(ctx, "two events of one key", func() bool {
-		count := map[string]int{}
+	s.look(func() {
+		events := map[string]int{}
 		for _, r := range s.readings {
-			if count[r.key]++; count[r.key] == 2 && r.key != "" {
+			if events[r.key]++; events[r.key] == 2 && r.key != "" && key == "" {
 				key = r.key
-				return true
 			}
 		}
-		return false
 	})
-	return key, err
+	switch {
+	case key != "":
+		return key, nil
+	case r.canPut():
+		return "", fmt.Errorf("none of %d events has the key of another; `put` should spread {events} over {keys} keys, in turn", someEvents)
+	}
+	return "", doesNotApply("no two of the source's first %d events have a key in common", someEvents)
 }
 
 // readAgain demands the events of a released key, in the order in which they came first, and ends the stream.
@@ -138,7 +155,7 @@ func (s *sourceStream) readAgain(ctx context.Context, key string, was []string) 
 func (s *sourceStream) hold(key string) error {
 	h := &pluginv1.Hold{Keys: [][]byte{[]byte(key)}}
 	s.update(func() {
-		s.asked[key] = true
+		s.keys.ask(key)
 		h.Returned = s.take(returned, func(_ uint64, r *reading) bool { return r.key == key })
 	})
 	return s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Hold{Hold: h}})
@@ -155,9 +172,6 @@ func (s *sourceStream) giveBack(key string) error {
 }
 
 func (s *sourceStream) releaseKey(key string) error {
-	s.update(func() {
-		delete(s.asked, key)
-		delete(s.held, key)
-	})
+	s.update(func() { s.keys.release(key) })
 	return s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Release{Release: &pluginv1.Release{Keys: [][]byte{[]byte(key)}}}})
 }

@@ -13,6 +13,7 @@ import (
 type reading struct {
 	id, key  string
 	size     uint64
+	rejected bool
 	standing standing // open, acked or returned
 }
 
@@ -21,15 +22,16 @@ type sourceLedger struct {
 	opened   *pluginv1.SourceOpened
 	readings []*reading        // sequence number - 1
 	openIDs  map[string]uint64 // event id to its open number
-	marks    []mark            // batches with a position
+	marks    []mark            // batches with a position, and Progress, that are not acked
 	window   *pluginv1.Window
 	from     uint64 // numbers up to it have left the window, where the window is a distance
 
 	openCount int
 	openBytes uint64
 
-	asked    map[string]bool // keys in a Hold
-	held     map[string]bool // keys answered by Held, until Release
+	keys     holding // keys
+	loose    holding // ids of events without a key
+	idled    uint64  // how many Progress have come
 	state    pluginv1.SourceState
 	position []byte // last acked
 }
@@ -40,8 +42,17 @@ type mark struct {
 	position []byte
 }
 
+// holding is what is left out of reading, from Hold to Release.
+type holding map[string]bool // true once it has been answered by Held
+
+func (h holding) ask(what string)        { h[what] = false }
+func (h holding) answer(what string)     { h[what] = true }
+func (h holding) release(what string)    { delete(h, what) }
+func (h holding) held(what string) bool  { return h[what] }
+func (h holding) asked(what string) bool { _, ok := h[what]; return ok }
+
 func newSourceLedger(w *pluginv1.Window) *sourceLedger {
-	return &sourceLedger{openIDs: map[string]uint64{}, window: w, asked: map[string]bool{}, held: map[string]bool{}}
+	return &sourceLedger{openIDs: map[string]uint64{}, window: w, keys: holding{}, loose: holding{}}
 }
 
 // received applies one message and says which rule it breaks.
@@ -70,16 +81,24 @@ func (l *sourceLedger) received(m *pluginv1.ReadResponse) error {
 		return l.batch(r.Batch)
 	case *pluginv1.ReadResponse_Held:
 		for _, k := range r.Held.GetKeys() {
-			if !l.asked[string(k)] {
+			if !l.keys.asked(string(k)) {
 				return fmt.Errorf("a Held names key %q, which no Hold has asked for", k)
 			}
-			l.held[string(k)] = true
+			l.keys.answer(string(k))
+		}
+		for _, id := range r.Held.GetIds() {
+			if !l.loose.asked(id) {
+				return fmt.Errorf("a Held names the id %q, which no Hold has asked for", id)
+			}
+			l.loose.answer(id)
 		}
 		return nil
 	case *pluginv1.ReadResponse_Progress:
 		if !l.opened.GetHasPositions() || len(r.Progress.GetPosition()) == 0 {
 			return errors.New("a Progress came without a position, or from a source that has none")
 		}
+		l.idled++
+		l.marks = append(l.marks, mark{seq: uint64(len(l.readings)), position: r.Progress.GetPosition()})
 		return nil
 	}
 	return fmt.Errorf("BUG: no rule for %T", m.GetMessage())
@@ -102,9 +121,13 @@ func (l *sourceLedger) batch(b *pluginv1.Batch) error {
 	events, rejected := b.GetEvents(), b.GetRejected()
 	for offset := range b.GetCount() {
 		if len(rejected) > 0 && rejected[0].GetOffset() == offset {
+			if err := checkRejected(rejected[0]); err != nil {
+				return fmt.Errorf("number %d: %w", next+uint64(offset), err)
+			}
 			if err := l.read(rejected[0].GetId(), rejected[0].GetKey(), proto.Size(rejected[0])); err != nil {
 				return err
 			}
+			l.readings[len(l.readings)-1].rejected = true
 			rejected = rejected[1:]
 			continue
 		}
@@ -133,8 +156,11 @@ func (l *sourceLedger) read(id string, key []byte, size int) error {
 	if first, ok := l.openIDs[id]; ok {
 		return fmt.Errorf("event %q came as number %d and again as %d, while the first was open", id, first, seq)
 	}
-	if l.held[string(key)] {
+	switch {
+	case len(key) > 0 && l.keys.held(string(key)):
 		return fmt.Errorf("number %d is of key %q, which the source has answered Held for", seq, key)
+	case len(key) == 0 && l.loose.held(id):
+		return fmt.Errorf("number %d is the event %q without a key, which the source has answered Held for", seq, id)
 	}
 	l.openIDs[id] = seq
 	l.readings = append(l.readings, &reading{id: id, key: string(key), size: uint64(size)})
@@ -175,12 +201,11 @@ func (l *sourceLedger) end(seq uint64, how standing) {
 func (l *sourceLedger) ack(through uint64) *pluginv1.SourceAck {
 	a := &pluginv1.SourceAck{}
 	if l.opened.GetHasPositions() {
-		for _, m := range l.marks {
-			if m.seq <= through && m.seq > l.from {
-				a.ThroughSeq, a.Position = m.seq, m.position
-			}
+		for len(l.marks) > 0 && l.marks[0].seq <= through {
+			a.ThroughSeq, a.Position = l.marks[0].seq, l.marks[0].position
+			l.marks = l.marks[1:]
 		}
-		if a.GetThroughSeq() == 0 {
+		if len(a.GetPosition()) == 0 {
 			return nil
 		}
 		for seq := l.from + 1; seq <= a.GetThroughSeq(); seq++ {
@@ -216,6 +241,19 @@ func (l *sourceLedger) take(how standing, which func(seq uint64, r *reading) boo
 		}
 	}
 	return ranges
+}
+
+// checkRejected says what a person would miss in a rejected row.
+func checkRejected(r *pluginv1.Rejected) error {
+	switch {
+	case r.GetId() == "":
+		return errors.New("the rejected row has no id; where the row has none, a stand-in names it for a person")
+	case !snakeCase.MatchString(r.GetCode()):
+		return fmt.Errorf("the rejected row %q has the code %q; codes are snake_case", r.GetId(), r.GetCode())
+	case r.GetMessage() == "":
+		return fmt.Errorf("the rejected row %q has no message", r.GetId())
+	}
+	return nil
 }
 
 // checkEvent says which limit of event.proto an event breaks.

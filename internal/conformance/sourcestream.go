@@ -3,8 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -17,6 +15,7 @@ type sourceOptions struct {
 	window   *pluginv1.Window // nil: wide
 	position []byte
 	heldKeys []string
+	heldIDs  []string
 }
 
 // sourceStream is one open Read stream, held to the rules while it runs.
@@ -51,13 +50,21 @@ func (r *attempt) readSource(ctx context.Context, p *process, o sourceOptions) (
 	if o.window == nil {
 		o.window = &pluginv1.Window{Events: windowEvents, Bytes: windowBytes}
 	}
+	r.routinely("opened a stream")
 	s := &sourceStream{sourceLedger: newSourceLedger(o.window), suite: r.suite, client: client}
+	r.streams = append(r.streams, s)
 	open := &pluginv1.SourceOpen{
 		Config: o.config, Instance: r.instance(p, "source"), Window: o.window, DrainTimeout: durationpb.New(r.drain), Position: o.position,
 	}
 	for _, k := range o.heldKeys { // they count as answered
 		open.HeldKeys = append(open.HeldKeys, []byte(k))
-		s.asked[k], s.held[k] = true, true
+		s.keys.ask(k)
+		s.keys.answer(k)
+	}
+	for _, id := range o.heldIDs {
+		open.HeldIds = append(open.HeldIds, id)
+		s.loose.ask(id)
+		s.loose.answer(id)
 	}
 	if err := s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Open{Open: open}}); err != nil {
 		return nil, err
@@ -136,12 +143,38 @@ func (s *sourceStream) stop(ctx context.Context) error {
 	return s.stoppedWithin(ctx, s.suite.drain)
 }
 
-// works demands that the stream takes a message and does not end by it.
-func (s *sourceStream) works(ctx context.Context, _ *attempt) error {
+// works demands that the stream takes a message and, where the author can put some, that events come.
+func (s *sourceStream) works(ctx context.Context, r *attempt) error {
 	if err := s.widen(s.window); err != nil {
 		return err
 	}
-	return s.until(ctx, "nothing", func() bool { return s.ended == nil })
+	if !r.canPut() {
+		return s.until(ctx, "nothing", func() bool { return s.ended == nil })
+	}
+	const events, keys = 6, 3
+	before := len(s.ids(nil))
+	if err := r.feed(ctx, events, keys); err != nil {
+		return err
+	}
+	if err := s.reads(ctx, before+events); err != nil {
+		return err
+	}
+	return s.ackAll()
+}
+
+// summary tells how far the stream has come.
+func (s *sourceStream) summary() (text string) {
+	s.look(func() {
+		if len(s.readings) == 0 {
+			return
+		}
+		by := map[standing]int{}
+		for _, r := range s.readings {
+			by[r.standing]++
+		}
+		text = fmt.Sprintf("of %s read, %d were acked, %d given back, %d are open", count(len(s.readings), "event"), by[acked], by[returned], by[open])
+	})
+	return text
 }
 
 // ids of what was read so far, in order, of one key or of all.
@@ -159,23 +192,4 @@ func (s *sourceStream) ids(which func(r *reading) bool) (ids []string) {
 func (s *sourceStream) lastPosition() (position []byte) {
 	s.look(func() { position = s.position })
 	return position
-}
-
-// put puts events into the source. A source that makes its own needs no help.
-func (r *attempt) put(ctx context.Context, events, keys int) error {
-	if r.noEvents != "" {
-		return notRun("%s", r.noEvents)
-	}
-	if r.spec.OnPut != nil {
-		return r.spec.OnPut(ctx, events, keys)
-	}
-	if len(r.spec.Put) == 0 {
-		return nil
-	}
-	argv := make([]string, len(r.spec.Put))
-	for i, a := range r.spec.Put {
-		a = strings.ReplaceAll(a, "{events}", strconv.Itoa(events))
-		argv[i] = strings.ReplaceAll(a, "{keys}", strconv.Itoa(keys))
-	}
-	return r.command(ctx, argv)
 }

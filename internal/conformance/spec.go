@@ -38,15 +38,31 @@ type Spec struct {
 	// Break is a command that takes the sink's target away, and Mend one that brings it back.
 	Break []string `yaml:"break" json:"break"`
 	Mend  []string `yaml:"mend" json:"mend"`
+	// Observe is a command that prints the ids of the events that a sink's target has: one a line, in the target's order,
+	// repeats included. It is run before anything is published, too, and shows whatever the target has confirmed by then.
+	// Nobody else may publish there meanwhile.
+	Observe []string `yaml:"observe" json:"observe"`
+	// Unreachable is what to change in Config so that nothing answers at the other end. It replaces whole top-level keys.
+	Unreachable map[string]any `yaml:"unreachable" json:"unreachable"`
 
 	// Put is a command that puts events into the source: {events} of them over {keys} keys, in turn; both are replaced
 	// in every argument. Without it the source must make events by itself.
 	Put []string `yaml:"put" json:"put"`
+	// PutKeyless puts {events} events without a key.
+	PutKeyless []string `yaml:"put_keyless" json:"put_keyless"`
+	// PutRejected puts {events} rows that can't be made into events, over {keys} keys.
+	PutRejected []string `yaml:"put_rejected" json:"put_rejected"`
+	// PutOther has the log of a source with positions move on without an event, as a write to another table does.
+	PutOther []string `yaml:"put_other" json:"put_other"`
 
-	// OnBreak, OnMend and OnPut are the same as functions, for tests in Go. They come before the commands.
-	OnBreak func(ctx context.Context) error                   `yaml:"-" json:"-"`
-	OnMend  func(ctx context.Context) error                   `yaml:"-" json:"-"`
-	OnPut   func(ctx context.Context, events, keys int) error `yaml:"-" json:"-"`
+	// The same as functions, for tests in Go. They come before the commands.
+	OnBreak       func(ctx context.Context) error                   `yaml:"-" json:"-"`
+	OnMend        func(ctx context.Context) error                   `yaml:"-" json:"-"`
+	OnObserve     func(ctx context.Context) ([]string, error)       `yaml:"-" json:"-"`
+	OnPut         func(ctx context.Context, events, keys int) error `yaml:"-" json:"-"`
+	OnPutKeyless  func(ctx context.Context, events int) error       `yaml:"-" json:"-"`
+	OnPutRejected func(ctx context.Context, events, keys int) error `yaml:"-" json:"-"`
+	OnPutOther    func(ctx context.Context) error                   `yaml:"-" json:"-"`
 
 	dir string // of conformance.yaml, where the commands run
 }
@@ -62,6 +78,24 @@ type EventSpec struct {
 	PayloadBytes  int               `yaml:"payload_bytes" json:"payload_bytes"` // instead: so many zero bytes
 	Headers       map[string]string `yaml:"headers" json:"headers"`
 }
+
+// help is what belongs under the keys that a check may lack.
+var help = map[string]string{
+	"config":       "a configuration with which the plugin works",
+	"destination":  "a destination that events may be sent to",
+	"refused":      "an event that the sink refuses for good",
+	"break":        "a command that takes the target away",
+	"mend":         "a command that brings the target back",
+	"observe":      "a command that prints the ids of the events that the target has, one a line, in its order",
+	"unreachable":  "what to change in `config` so that nothing answers at the other end",
+	"put":          "a command that puts {events} events over {keys} keys into the source",
+	"put_keyless":  "a command that puts {events} events without a key into the source",
+	"put_rejected": "a command that puts {events} rows into the source that can't be made into events",
+	"put_other":    "a command that has the log move on without an event",
+}
+
+// Help says what belongs under a key of conformance.yaml, for somebody who has not written it.
+func Help(key string) string { return help[key] }
 
 // LoadBeside reads conformance.yaml in the directory of the executable. A file that is not there is an empty Spec.
 func LoadBeside(executable string) (*Spec, error) {
@@ -98,8 +132,10 @@ func (s *Spec) check() error {
 	if (len(s.Break) == 0 && s.OnBreak == nil) != (len(s.Mend) == 0 && s.OnMend == nil) {
 		return errors.New("break and mend: one needs the other")
 	}
-	if _, err := json.Marshal(s.Config); err != nil {
-		return fmt.Errorf("config: %w", err)
+	for key, c := range map[string]map[string]any{"config": s.Config, "unreachable": s.Unreachable} {
+		if _, err := json.Marshal(c); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
 	}
 	return nil
 }

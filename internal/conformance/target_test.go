@@ -39,7 +39,7 @@ func TestAnExecutableThatIsNoPluginFails(t *testing.T) {
 			require.NoError(t, conformance.Run(t.Context(), target, func(r conformance.Result) { results = append(results, r) }))
 			require.Equal(t, "handshake", results[0].Name)
 			require.Equal(t, conformance.Fail, results[0].Outcome)
-			require.NotEmpty(t, results[0].Detail)
+			require.NotEmpty(t, results[0].Seen)
 		})
 	}
 }

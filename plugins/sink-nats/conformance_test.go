@@ -4,8 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/relevo-io/relevo/internal/natstest"
 	"github.com/relevo-io/relevo/sdk/sdktest"
 )
@@ -20,11 +18,18 @@ func TestConformance(t *testing.T) {
 		orders(t, js, batches(atomic))
 		sdktest.Run(t, exe, sdktest.Spec{
 			Config:      map[string]any{"servers": []string{c.URL()}, "ack_timeout": "1s"},
+			Unreachable: map[string]any{"servers": []string{"nats://127.0.0.1:1"}},
 			Destination: "orders.created",
 			Refused:     &sdktest.EventSpec{PayloadBytes: 2 << 20},
 			OnBreak:     func(context.Context) error { c.Kill(); return nil },
 			OnMend:      func(context.Context) error { c.Start(); return nil },
+			OnObserve: func(context.Context) ([]string, error) {
+				var ids []string
+				for _, m := range natstest.Messages(t, js, "ORDERS") {
+					ids = append(ids, m.Header.Get(headerID))
+				}
+				return ids, nil
+			},
 		})
-		require.NotEmpty(t, natstest.Messages(t, js, "ORDERS"))
 	})
 }

@@ -31,13 +31,11 @@ func Run(t *testing.T, path string, s Spec) {
 		t.Run(r.Name, func(t *testing.T) {
 			switch r.Outcome {
 			case conformance.Fail:
-				t.Errorf("%s\n%s\nSee %s", r.Rule, r.Detail, r.Page)
+				t.Errorf("\n%s", r.Text())
 			case conformance.NotRun:
-				t.Skip(r.Detail)
+				t.Skip(r.Text())
 			case conformance.Pass:
-				if r.Detail != "" {
-					t.Log(r.Detail)
-				}
+				t.Log(r.Text())
 			}
 		})
 	})

@@ -1,8 +1,8 @@
-// Command broken is a sink and a source that keep the rules of docs/plugin-protocol.md, or break one of them. It is
+// Command broken is a sink and two sources that keep the rules of docs/plugin-protocol.md, or break one of them. It is
 // written without the SDK and without go-plugin, on the generated stubs alone, as a plugin in another language would be.
 //
-// The environment variable BROKEN says which: "sink" or "source", then a colon and the name of a bug, or nothing. The
-// tests of the conformance suite use it.
+// The environment variable BROKEN says which: "sink", "source" (a table, polled) or "log" (a source with positions), then a
+// colon and the name of a bug, or nothing. The tests of the conformance suite use it.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,11 +34,14 @@ const maxMessage = 17 << 20
 // bug is the rule that is broken; "": none.
 var bug string
 
+// terminated says that a signal has asked for the end, which only bugs mind.
+var terminated atomic.Bool
+
 func main() {
 	kind, name, _ := strings.Cut(os.Getenv("BROKEN"), ":")
 	bug = name
-	if len(os.Args) == 5 && os.Args[1] == "put" {
-		exit(put(os.Args[2], os.Args[3], os.Args[4]))
+	if len(os.Args) == 5 && strings.HasPrefix(os.Args[1], "put") {
+		exit(put(os.Args[1], os.Args[2], os.Args[3], os.Args[4]))
 	}
 	d := describe(kind)
 	if len(os.Args) == 2 && os.Args[1] == "describe" {
@@ -69,10 +73,10 @@ func describe(kind string) *pluginv1.DescribeResponse {
 	d := &pluginv1.DescribeResponse{
 		Name: "broken", Version: "1", Summary: "Keeps the rules, or breaks one.", MaxMessageBytes: maxMessage,
 		Kind: pluginv1.PluginKind_PLUGIN_KIND_SINK, Capabilities: &pluginv1.Capabilities{KeepsOrder: true},
-		ConfigSchema: `{"type": "object", "additionalProperties": false}`,
+		ConfigSchema: `{"type": "object", "properties": {"target": {"type": "string"}}, "additionalProperties": false}`,
 	}
-	if kind == "source" {
-		d.Kind, d.Capabilities = pluginv1.PluginKind_PLUGIN_KIND_SOURCE, &pluginv1.Capabilities{HoldsKeys: true}
+	if kind != "sink" {
+		d.Kind, d.Capabilities = pluginv1.PluginKind_PLUGIN_KIND_SOURCE, &pluginv1.Capabilities{HoldsKeys: kind == "source", HasPositions: kind == "log"}
 		d.ConfigSchema = `{"type": "object", "properties": {"file": {"type": "string"}}, "required": ["file"], "additionalProperties": false}`
 	}
 	if bug == "broken-schema" {
@@ -101,14 +105,24 @@ func serve(kind string, d *pluginv1.DescribeResponse) error {
 	h := health.NewServer()
 	h.SetServingStatus("plugin", healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(srv, h)
-	pluginv1.RegisterPluginServiceServer(srv, &plugin{d: d})
-	if kind == "source" {
-		pluginv1.RegisterSourceServiceServer(srv, &source{})
+	if bug != "check-unimplemented" {
+		pluginv1.RegisterPluginServiceServer(srv, &plugin{d: d})
 	} else {
+		pluginv1.RegisterPluginServiceServer(srv, describer{d: d})
+	}
+	if kind == "sink" {
 		pluginv1.RegisterSinkServiceServer(srv, &sink{})
+	} else {
+		pluginv1.RegisterSourceServiceServer(srv, &source{log: kind == "log"})
 	}
 	if bug != "dies-at-sigterm" {
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT)
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+		go func() { // lives as long as the process
+			for range signals {
+				terminated.Store(true)
+			}
+		}()
 	}
 	if bug == "junk-before-handshake" {
 		fmt.Println("loading...")
@@ -127,19 +141,6 @@ func serve(kind string, d *pluginv1.DescribeResponse) error {
 		srv.Stop()
 		return <-served
 	}
-}
-
-type plugin struct {
-	pluginv1.UnimplementedPluginServiceServer
-	d *pluginv1.DescribeResponse
-}
-
-func (p *plugin) Describe(context.Context, *pluginv1.DescribeRequest) (*pluginv1.DescribeResponse, error) {
-	return p.d, nil
-}
-
-func (p *plugin) Check(context.Context, *pluginv1.CheckRequest) (*pluginv1.CheckResponse, error) {
-	return &pluginv1.CheckResponse{}, nil
 }
 
 // life ends the process when its host is gone.

@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"slices"
 	"sync"
-	"time"
 
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
-// sink takes everything and keeps nothing, but refuses events with the id "refused".
+// sink publishes to a file, and refuses events with the id "refused".
 type sink struct {
 	pluginv1.UnimplementedSinkServiceServer
 	streams int // one is open at a time
@@ -34,13 +33,21 @@ func (s *sink) Write(stream pluginv1.SinkService_WriteServer) error {
 	if err := json.Unmarshal(m.GetOpen().GetConfig(), &config); err != nil {
 		return err
 	}
+	file, _ := config["target"].(string)
+	delete(config, "target")
 	for key := range config {
 		if f := configFault(fmt.Sprintf("there is no key %q", key)); f != nil {
 			return stream.Send(&pluginv1.WriteResponse{Message: &pluginv1.WriteResponse_Fault{Fault: f}})
 		}
 	}
+	t, err := openTarget(file)
+	if err != nil {
+		if f := awayFault(err); f != nil {
+			return stream.Send(&pluginv1.WriteResponse{Message: &pluginv1.WriteResponse_Fault{Fault: f}})
+		}
+	}
 	out := &outbox[answer]{more: make(chan struct{}, 1)}
-	w := &writing{say: out.put, failed: map[string]bool{}, gone: stream.Context().Done()}
+	w := &writing{target: t, say: out.put, failed: map[string]bool{}, gone: stream.Context().Done()}
 	sent := make(chan error, 1)
 	if bug == "answers-while-reading" {
 		w.say = func(a answer) { _ = stream.Send(a) }
@@ -61,12 +68,36 @@ func (s *sink) Write(stream pluginv1.SinkService_WriteServer) error {
 
 // writing is one stream.
 type writing struct {
+	target *target
 	say    func(answer)
 	failed map[string]bool // keys
 	held   []uint64        // acks that a bug keeps back
 
-	waiting sync.WaitGroup // for the target to come back
+	queue   queue          // while the target is away
+	waiting sync.WaitGroup // for it to come back
 	gone    <-chan struct{}
+}
+
+// take publishes an event and acks it.
+func (w *writing) take(seq uint64, e *pluginv1.Event) error {
+	switch {
+	case bug == "acks-before-publishing":
+		w.target.later(e.GetId())
+	case bug == "loses-quietly" && seq%7 == 0:
+	case bug == "invents":
+		if err := w.target.publish(e.GetId(), e.GetId()+"-copy"); err != nil {
+			return err
+		}
+	default:
+		if err := w.target.publish(e.GetId()); err != nil {
+			return err
+		}
+	}
+	w.ack(seq)
+	if bug == "acks-twice" {
+		w.ack(seq)
+	}
+	return nil
 }
 
 func (w *writing) ack(first uint64) { w.ackRange(first, first) }
@@ -101,7 +132,9 @@ func (w *writing) obey(stream pluginv1.SinkService_WriteServer) error {
 		}
 		switch m := m.GetMessage().(type) {
 		case *pluginv1.WriteRequest_Batch:
-			w.batch(m.Batch)
+			if err := w.batch(m.Batch); err != nil {
+				return err
+			}
 		case *pluginv1.WriteRequest_Release:
 			for _, k := range m.Release.GetKeys() {
 				if bug != "ignores-release" {
@@ -128,42 +161,55 @@ func (w *writing) obey(stream pluginv1.SinkService_WriteServer) error {
 }
 
 // batch ends every number of a batch.
-func (w *writing) batch(b *pluginv1.Batch) {
-	switch bug {
-	case "reorders":
+func (w *writing) batch(b *pluginv1.Batch) error {
+	switch {
+	case bug == "reorders":
 		for i := len(b.GetEvents()) - 1; i >= 0; i-- {
 			w.ack(b.GetFirstSeq() + uint64(i))
 		}
-		return
-	case "stops-before-the-end":
+		return nil
+	case bug == "publishes-in-reverse":
+		for _, e := range slices.Backward(b.GetEvents()) {
+			if err := w.target.publish(e.GetId()); err != nil {
+				return err
+			}
+		}
+		w.ackRange(b.GetFirstSeq(), b.GetFirstSeq()+uint64(b.GetCount())-1)
+		return nil
+	case bug == "stops-before-the-end":
 		for i := range b.GetEvents() {
 			w.held = append(w.held, b.GetFirstSeq()+uint64(i))
 		}
-		return
-	case "acks-what-was-not-sent":
+		return nil
+	case bug == "acks-what-was-not-sent":
 		w.ackRange(b.GetFirstSeq(), b.GetFirstSeq()+1_000_000)
-		return
+		return nil
+	case bug == "drops-at-sigterm" && terminated.Load():
+		return nil
+	case bug == "stops-at-sigterm" && terminated.Load():
+		w.say(&pluginv1.WriteResponse{Message: &pluginv1.WriteResponse_Stopped{Stopped: &pluginv1.Stopped{}}})
+		return nil
 	}
 	for i, e := range b.GetEvents() {
-		w.event(b.GetFirstSeq()+uint64(i), e)
+		if err := w.event(b.GetFirstSeq()+uint64(i), e); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
-func (w *writing) event(seq uint64, e *pluginv1.Event) {
+func (w *writing) event(seq uint64, e *pluginv1.Event) error {
 	key := string(e.GetKey())
 	keyed := key != "" || bug == "takes-no-key-for-a-key"
 	switch {
 	case keyed && w.failed[key]:
-		switch bug {
-		case "forgets-returned":
-		case "goes-on-behind-a-failure":
-			w.ack(seq)
-		case "fails-what-is-behind":
-			w.fail(seq)
-		default:
-			w.giveBack(seq)
-		}
+		return w.behindFailed(seq, e)
 	case e.GetId() == "refused":
+		if bug == "publishes-what-it-refuses" {
+			if err := w.target.publish(e.GetId()); err != nil {
+				return err
+			}
+		}
 		if keyed {
 			w.failed[key] = true
 		}
@@ -176,52 +222,68 @@ func (w *writing) event(seq uint64, e *pluginv1.Event) {
 		w.giveBack(seq)
 	case bug == "chokes-on-tombstones" && e.Payload == nil:
 		panic("no payload")
-	case down():
-		w.away(seq, key)
+	case down() || !w.queue.empty():
+		w.away(seq, e)
 	default:
-		w.ack(seq)
-		if bug == "acks-twice" {
-			w.ack(seq)
-		}
+		return w.take(seq, e)
 	}
+	return nil
 }
 
-// down says whether the target is away: while the file exists that the environment names.
-func down() bool {
-	file := os.Getenv("BROKEN_DOWN")
-	if file == "" {
-		return false
+// behindFailed answers for an event of a key that has failed.
+func (w *writing) behindFailed(seq uint64, e *pluginv1.Event) error {
+	switch bug {
+	case "forgets-returned":
+	case "goes-on-behind-a-failure":
+		return w.take(seq, e)
+	case "fails-what-is-behind":
+		w.fail(seq)
+	case "publishes-what-it-returns":
+		w.giveBack(seq)
+		return w.target.publish(e.GetId())
+	default:
+		w.giveBack(seq)
 	}
-	_, err := os.Stat(file)
-	return err == nil
+	return nil
 }
 
 // away answers for an event while the target is away: it waits for it, or fails it for now as a simple sink does.
-func (w *writing) away(seq uint64, key string) {
+func (w *writing) away(seq uint64, e *pluginv1.Event) {
 	switch bug {
 	case "acks-while-down":
 		w.ack(seq)
 	case "gives-up-while-down":
-		w.failed[key] = true
+		w.failed[string(e.GetKey())] = true
 		w.failAs(seq, pluginv1.ErrorClass_ERROR_CLASS_PERMANENT)
 	case "fails-while-down": // no bug
-		w.failed[key] = true
+		w.failed[string(e.GetKey())] = true
 		w.failAs(seq, pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT)
 	default:
 		w.say(&pluginv1.WriteResponse{Message: &pluginv1.WriteResponse_Status{Status: &pluginv1.SinkStatus{State: pluginv1.SinkState_SINK_STATE_DOWN}}})
-		w.waiting.Go(func() {
-			tick := time.NewTicker(10 * time.Millisecond)
-			defer tick.Stop()
-			for down() {
-				select {
-				case <-tick.C:
-				case <-w.gone:
-					return
-				}
-			}
-			if bug != "forgets-while-down" {
-				w.ack(seq)
-			}
-		})
+		if w.queue.add(seq, e) {
+			w.waiting.Go(func() { _ = w.queue.flush(w.gone, w.back) }) // its error is the end of the stream
+		}
 	}
+}
+
+// back publishes what has waited for the target.
+func (w *writing) back(all []waiting) error {
+	if bug == "forgets-while-down" {
+		return nil
+	}
+	if bug == "reorders-what-waited" {
+		for _, x := range slices.Backward(all) {
+			if err := w.target.publish(x.event.GetId()); err != nil {
+				return err
+			}
+		}
+		w.ackRange(all[0].seq, all[len(all)-1].seq)
+		return nil
+	}
+	for _, x := range all {
+		if err := w.take(x.seq, x.event); err != nil {
+			return err
+		}
+	}
+	return nil
 }

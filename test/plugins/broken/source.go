@@ -12,20 +12,45 @@ import (
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
-// source reads a file of lines "id key", as a table would be polled, and notes in a second file which are done.
+// source reads a file of lines "id key": as a table would be polled, with a second file that notes which are done, or as a
+// log (log.go). The key "-" is none, a row whose id begins with "bad" can't be made into an event, and a line that begins
+// with "#" is something else.
 type source struct {
 	pluginv1.UnimplementedSourceServiceServer
+	log bool
 }
 
 type row struct{ id, key string }
+
+func (w row) bad() bool { return strings.HasPrefix(w.id, "bad") }
+
+// unit is what is held: the key, or the id of an event that has none.
+func (w row) unit() string {
+	if w.key == "-" {
+		return w.id
+	}
+	return w.key
+}
+
+// event is nil for a row that can't be made into one.
+func (w row) event() *pluginv1.Event {
+	if w.bad() {
+		return nil
+	}
+	e := &pluginv1.Event{Id: w.id, Payload: []byte("{}")}
+	if w.key != "-" {
+		e.Key = []byte(w.key)
+	}
+	return e
+}
 
 const (
 	pollEvery = 10 * time.Millisecond
 	batchSize = 8
 )
 
-// put appends events over keys, in turn.
-func put(file, events, keys string) error {
+// put appends events over keys, in turn: usual ones, bad ones, or lines that are none.
+func put(what, file, events, keys string) error {
 	n, err := strconv.Atoi(events)
 	if err != nil {
 		return err
@@ -36,7 +61,17 @@ func put(file, events, keys string) error {
 	}
 	var b strings.Builder
 	for i := range n {
-		fmt.Fprintf(&b, "%d-%d key-%d\n", time.Now().UnixNano(), i, i%k)
+		id := fmt.Sprintf("%d-%d", time.Now().UnixNano(), i)
+		switch {
+		case what == "put-other":
+			fmt.Fprintf(&b, "# %s\n", id)
+		case k == 0:
+			fmt.Fprintf(&b, "%s -\n", id)
+		case what == "put-rejected":
+			fmt.Fprintf(&b, "bad-%s key-%d\n", id, i%k)
+		default:
+			fmt.Fprintf(&b, "%s key-%d\n", id, i%k)
+		}
 	}
 	return appendTo(file, b.String())
 }
@@ -64,7 +99,7 @@ func rows(file string) (rs []row, err error) {
 		return nil, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if id, key, ok := strings.Cut(strings.TrimSpace(line), " "); ok && !done[id] {
+		if id, key, ok := strings.Cut(strings.TrimSpace(line), " "); ok && !done[id] && id != "#" {
 			rs = append(rs, row{id, key})
 		}
 	}
@@ -84,10 +119,30 @@ func (s *source) Read(stream pluginv1.SourceService_ReadServer) error {
 		}
 		config = map[string]string{"file": os.DevNull}
 	}
-	r := &reading{stream: stream, file: config["file"], window: open.GetWindow(), open: map[uint64]row{}, ids: map[string]bool{}, held: map[string]bool{}}
-	for _, k := range open.GetHeldKeys() {
-		r.held[string(k)] = bug != "reads-what-is-held-from-the-start"
+	if err := reachable(config["file"]); err != nil {
+		if f := awayFault(err); f != nil {
+			return stream.Send(&pluginv1.ReadResponse{Message: &pluginv1.ReadResponse_Fault{Fault: f}})
+		}
 	}
+	opened := &pluginv1.SourceOpened{HoldsKeys: !s.log, HasPositions: s.log, Order: "per key"}
+	if err := stream.Send(&pluginv1.ReadResponse{Message: &pluginv1.ReadResponse_Opened{Opened: opened}}); err != nil {
+		return err
+	}
+	r := newTable(stream, config["file"], open)
+	if s.log {
+		r = newLog(stream, config["file"], open)
+	}
+	return serveReader(stream, r)
+}
+
+// reader is one stream.
+type reader interface {
+	obey(m *pluginv1.ReadRequest) error
+	poll() error
+}
+
+// serveReader polls until the host asks for the end.
+func serveReader(stream pluginv1.SourceService_ReadServer, r reader) error {
 	requests, broken := make(chan *pluginv1.ReadRequest), make(chan error, 1)
 	go func() { // ends with the stream
 		for {
@@ -103,10 +158,6 @@ func (s *source) Read(stream pluginv1.SourceService_ReadServer) error {
 			}
 		}
 	}()
-	opened := &pluginv1.SourceOpened{HoldsKeys: true, Order: "per key"}
-	if err := stream.Send(&pluginv1.ReadResponse{Message: &pluginv1.ReadResponse_Opened{Opened: opened}}); err != nil {
-		return err
-	}
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -124,132 +175,12 @@ func (s *source) Read(stream pluginv1.SourceService_ReadServer) error {
 		case err := <-broken:
 			return err
 		case <-tick.C:
+			if bug == "stops-at-sigterm" && terminated.Load() {
+				continue
+			}
 			if err := r.poll(); err != nil {
 				return err
 			}
 		}
 	}
-}
-
-// reading is one stream.
-type reading struct {
-	stream pluginv1.SourceService_ReadServer
-	file   string
-	window *pluginv1.Window
-	last   uint64
-	open   map[uint64]row
-	ids    map[string]bool // of open
-	held   map[string]bool // keys
-}
-
-// rowBytes is more than any row takes.
-const rowBytes = 100
-
-// poll sends batches while the window allows.
-func (r *reading) poll() error {
-	rs, err := rows(r.file)
-	if err != nil {
-		return err
-	}
-	b := &pluginv1.Batch{}
-	for _, w := range rs {
-		if r.held[w.key] && bug != "reads-what-is-held" || r.ids[w.id] && bug != "reads-twice" {
-			continue
-		}
-		if !r.room() {
-			break
-		}
-		r.last++
-		if b.GetCount() == 0 {
-			b.FirstSeq = r.last
-		}
-		b.Count++
-		e := &pluginv1.Event{Id: w.id, Key: []byte(w.key), Payload: []byte("{}")}
-		if bug == "makes-long-ids" {
-			e.Id += strings.Repeat("x", 300)
-		}
-		b.Events = append(b.Events, e)
-		r.open[r.last], r.ids[w.id] = w, true
-		if bug == "forgets-what-was-not-acked" {
-			if err := appendTo(r.file+".done", w.id+"\n"); err != nil {
-				return err
-			}
-		}
-		if b.GetCount() == batchSize {
-			break
-		}
-	}
-	if b.GetCount() == 0 {
-		return nil
-	}
-	switch bug {
-	case "skips-a-number":
-		b.FirstSeq++
-	case "miscounts":
-		b.Count++
-	case "gives-positions":
-		b.Position = []byte("1")
-	}
-	return r.stream.Send(&pluginv1.ReadResponse{Message: &pluginv1.ReadResponse_Batch{Batch: b}})
-}
-
-func (r *reading) room() bool {
-	n := uint64(len(r.open))
-	switch {
-	case n == 0 || bug == "overruns-the-window":
-		return true
-	case bug != "overruns-the-byte-window" && (n+1)*rowBytes > r.window.GetBytes():
-		return false
-	}
-	return n < r.window.GetEvents()
-}
-
-func (r *reading) end(ranges []*pluginv1.SeqRange, done bool) error {
-	for _, g := range ranges {
-		for seq := g.GetFirst(); seq <= g.GetLast(); seq++ {
-			w := r.open[seq]
-			if done && bug != "never-makes-room" || !done && bug != "keeps-what-is-returned" {
-				delete(r.open, seq)
-				delete(r.ids, w.id)
-			}
-			if done && bug != "forgets-acks" {
-				if err := appendTo(r.file+".done", w.id+"\n"); err != nil {
-					return err
-				}
-			}
-			if bug == "forgets-acks" {
-				r.ids[w.id] = true
-			}
-		}
-	}
-	return nil
-}
-
-func (r *reading) obey(m *pluginv1.ReadRequest) error {
-	switch m := m.GetMessage().(type) {
-	case *pluginv1.ReadRequest_Ack:
-		return r.end(m.Ack.GetRanges(), true)
-	case *pluginv1.ReadRequest_Hold:
-		for _, k := range m.Hold.GetKeys() {
-			r.held[string(k)] = true
-		}
-		if err := r.end(m.Hold.GetReturned(), false); err != nil {
-			return err
-		}
-		if len(m.Hold.GetKeys()) > 0 && bug != "never-answers-hold" {
-			held := &pluginv1.Held{Keys: m.Hold.GetKeys()}
-			return r.stream.Send(&pluginv1.ReadResponse{Message: &pluginv1.ReadResponse_Held{Held: held}})
-		}
-	case *pluginv1.ReadRequest_Release:
-		for _, k := range m.Release.GetKeys() {
-			if bug != "ignores-release" {
-				delete(r.held, string(k))
-			}
-		}
-	case *pluginv1.ReadRequest_Window:
-		if bug != "ignores-a-new-window" {
-			r.window = m.Window
-		}
-	}
-	return nil
 }
