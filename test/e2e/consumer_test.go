@@ -142,6 +142,18 @@ func (c *consumer) awaitMore(n int) {
 	})
 }
 
+// forgotten waits until the stream has forgotten the ids of all that it holds. A host is back within that time, and what
+// it repeats would be dropped.
+func (c *consumer) forgotten() {
+	c.s.t.Helper()
+	c.catchUp()
+	eventually(c.s.t, "the ids are forgotten", patience, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.got) == 0 || time.Since(c.got[len(c.got)-1].at) > 5*forgetful
+	})
+}
+
 // catchUp waits until everything that the stream holds has been read.
 func (c *consumer) catchUp() {
 	c.s.t.Helper()

@@ -21,14 +21,24 @@ type crash struct {
 	point string
 	in    string // host, source or sink
 	times int    // how often one event is delivered that passes the crash
+	marks bool   // published rows are marked, not deleted
 }
 
 var crashes = []crash{
-	{failpoint.SourceRead, "source", 1},
-	{failpoint.SinkConfirmed, "sink", 2},
-	{failpoint.HostAcked, "host", 2},
-	{failpoint.BeforeDelete, "source", 2},
-	{failpoint.AfterDelete, "source", 1},
+	{failpoint.SourceRead, "source", 1, false},
+	{failpoint.SinkConfirmed, "sink", 2, false},
+	{failpoint.HostAcked, "host", 2, false},
+	{failpoint.BeforeDelete, "source", 2, false},
+	{failpoint.AfterDelete, "source", 1, false},
+	{failpoint.BeforeDelete, "source", 2, true},
+	{failpoint.AfterDelete, "source", 1, true},
+}
+
+func (c crash) String() string {
+	if c.marks {
+		return c.point + ", marking"
+	}
+	return c.point
 }
 
 // armed is a system whose next host dies once at the failpoint, or whose plugin does.
@@ -40,6 +50,9 @@ type armed struct {
 
 func arm(s *system, c crash, hits int) *armed {
 	a := &armed{system: s, crash: c, guard: filepath.Join(s.dir, "crashed")}
+	if c.marks {
+		s.marks()
+	}
 	env := conf{"RELEVO_FAILPOINT": fmt.Sprintf("%s:%d", c.point, hits), "RELEVO_FAILPOINT_ONCE": a.guard}
 	switch c.in {
 	case "source":
@@ -60,9 +73,10 @@ func (a *armed) start(hits int) *host {
 }
 
 // crashed waits for the crash, and returns the host that goes on: the same one, or the next.
-func (a *armed) crashed(h *host) *host {
+func (a *armed) crashed(h *host, got *consumer) *host {
 	if a.in == "host" {
 		h.awaitKilled()
+		got.forgotten()
 		return a.start(0)
 	}
 	h.until("the plugin has crashed", func(s pipeline.Status) bool { return a.restarts(s) > 0 })
@@ -80,7 +94,7 @@ func (a *armed) restarts(s pipeline.Status) int {
 func TestCrashTableOneEvent(t *testing.T) {
 	t.Parallel()
 	for _, c := range crashes {
-		t.Run(c.point, func(t *testing.T) {
+		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
 			takePlace(t)
 			s := newSystem(t, parts{})
@@ -88,7 +102,7 @@ func TestCrashTableOneEvent(t *testing.T) {
 			h := a.start(1)
 			h.running()
 			id := s.emit(1)
-			h = a.crashed(h)
+			h = a.crashed(h, got)
 			last := s.emit(1) // what follows comes after it, so nothing of the first is still to come
 			s.awaitEmpty()
 			h.stop()
@@ -103,7 +117,7 @@ func TestCrashTableOneEvent(t *testing.T) {
 func TestCrashTableUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, c := range crashes {
-		t.Run(c.point, func(t *testing.T) {
+		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
 			takePlace(t)
 			const rounds, hits = 3, 5
@@ -114,6 +128,7 @@ func TestCrashTableUnderLoad(t *testing.T) {
 			for i := range rounds {
 				if c.in == "host" {
 					h.awaitKilled()
+					got.forgotten()
 					h = a.start(map[bool]int{true: hits}[i < rounds-1])
 				} else {
 					h.until("the plugin has crashed", func(s pipeline.Status) bool { return a.restarts(s) == i+1 })

@@ -40,7 +40,8 @@ type system struct {
 	dir  string // pipeline files, state, logs; short, for sockets
 	db   string // DSN for the service and for looking, never through a proxy
 	js   jetstream.JetStream
-	pipe conf // the pipeline file; tests change it before they start a host
+	pipe conf   // the pipeline file; tests change it before they start a host
+	left string // SQL: a row of the outbox is not published
 }
 
 // schema is the article's outbox with an order column, a row to lock for each aggregate, and a journal that is written in
@@ -90,7 +91,7 @@ func newSystem(t *testing.T, p parts) *system {
 	if p.relay == "" {
 		p.relay = p.nats
 	}
-	s := &system{t: t, dir: natstest.Dir(t), db: p.db, js: natstest.JetStream(t, p.nats, p.options...)}
+	s := &system{t: t, left: "true", dir: natstest.Dir(t), db: p.db, js: natstest.JetStream(t, p.nats, p.options...)}
 	s.query(func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, schema)
 		return err
@@ -111,6 +112,15 @@ func newSystem(t *testing.T, p parts) *system {
 
 func (s *system) source() conf { return s.pipe["source"].(conf) }
 func (s *system) sink() conf   { return s.pipe["sinks"].([]conf)[0] }
+
+// marks has published rows marked instead of deleted.
+func (s *system) marks() {
+	s.t.Helper()
+	s.left = "published_at is null"
+	s.exec("alter table outbox add published_at timestamptz; create index on outbox(seq) where " + s.left)
+	c := s.source()["config"].(conf)
+	c["pending"], c["after_publish"] = s.left, conf{"set": conf{"published_at": "now()"}}
+}
 
 // write writes a pipeline file and returns its path. JSON is YAML, and needs no quoting by hand.
 func (s *system) write(name string, pipe conf) string {
@@ -154,7 +164,7 @@ func (s *system) rows(where string) (n int) {
 	return n
 }
 
-// awaitEmpty waits until every row has been published and deleted.
+// awaitEmpty waits until every row has been published and removed.
 func (s *system) awaitEmpty() {
 	s.t.Helper()
 	s.awaitEmptyWithin(patience)
@@ -162,7 +172,7 @@ func (s *system) awaitEmpty() {
 
 func (s *system) awaitEmptyWithin(d time.Duration) {
 	s.t.Helper()
-	eventually(s.t, "the outbox is empty", d, func() bool { return s.rows("true") == 0 })
+	eventually(s.t, "the outbox is empty", d, func() bool { return s.rows(s.left) == 0 })
 }
 
 // limit sets the largest message that the stream takes; −1: any.
