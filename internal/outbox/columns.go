@@ -24,6 +24,7 @@ type Columns struct {
 	Headers       *Headers `json:"headers,omitempty" doc:"Further headers: a column with a JSON object; a list of two array columns, names and values; or a mapping from header names to columns (NULL: left out). Defaults to headers, where the table has it."`
 	Time          *Time    `json:"time,omitempty" doc:"When it happened: a timestamptz column, a bigint of milliseconds since 1970, ISO 8601 text; or {column, zone} for a timestamp without time zone and {column, unit} for integers (s, ms, us). Never used for order. Defaults to created_at, where the table has it."`
 	Order         *string  `json:"order,omitempty" doc:"An identity or serial column with cache 1 and an index: the order of events. Defaults to seq, where the table has it. Without it the order is best effort."`
+	Tx            *string  `json:"tx,omitempty" doc:"The id of the transaction that inserted the row: an xid8 column, NOT NULL DEFAULT pg_current_xact_id(), with an index; nobody writes it. Needed by after_publish: keep, and used by nothing else. Defaults to none."`
 }
 
 // Headers says where the further headers are. One of the three is set, or none.
@@ -169,6 +170,7 @@ type Mapping struct {
 	Headers                               Headers
 	Time                                  Time
 	Order                                 string
+	Tx                                    string // "": not mapped
 
 	optional map[string]bool // names of keys whose column may be missing, because nobody wrote them
 }
@@ -248,6 +250,9 @@ func Map(preset string, c *Columns) (Mapping, error) {
 	}
 	if c.Order != nil {
 		m.Order, m.optional["order"] = *c.Order, false
+	}
+	if c.Tx != nil {
+		m.Tx = *c.Tx
 	}
 	switch {
 	case m.ID.Column == "":

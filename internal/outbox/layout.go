@@ -44,6 +44,7 @@ type Layout struct {
 	Unique []Column // what identifies a row; the id first
 	Order  *Column  // nil: there is none
 	Time   *Column  // nil: there is none
+	Tx     *Column  // nil: not mapped
 	// KeyColumn is where the key is, or the document that it is in; "": no event has a key.
 	KeyColumn string
 	// Ignored is why a column that nobody named and that is there by its default name is not used.
@@ -104,6 +105,7 @@ func BindAll(m Mapping, t *Table) (*Layout, []*Problem) {
 	b.headers()
 	b.time()
 	b.order()
+	b.tx()
 	return b.l, b.faults
 }
 
@@ -369,6 +371,46 @@ func (b *binder) order() {
 		return
 	}
 	b.l.order, b.l.Order = b.add(Quote(c.Name), binaryFormat), c
+}
+
+// tx is not selected: only the reading of kept rows asks for it, and in conditions.
+func (b *binder) tx() {
+	c := b.column("tx", b.m.Tx)
+	switch {
+	case c == nil:
+	case c.Type != oidXID8:
+		b.fail(&Problem{
+			Code: "tx_type_unsupported", Path: "/columns/tx",
+			Message: fmt.Sprintf("the column %s is of type %s, and not xid8", Quote(c.Name), c.SQLType),
+			Hint:    "it holds the 64-bit id of the inserting transaction; xid and xmin wrap around, and a savepoint changes xmin",
+			SQL:     fmt.Sprintf("ALTER TABLE %s ADD COLUMN relevo_tx xid8 NOT NULL DEFAULT pg_current_xact_id();", b.t.Name),
+		})
+	case !c.NotNull:
+		b.fail(&Problem{
+			Code: "tx_nullable", Path: "/columns/tx", Message: fmt.Sprintf("the column %s may be NULL", Quote(c.Name)),
+			Hint: "a row without it would never be published",
+			SQL:  fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL;", b.t.Name, Quote(c.Name)),
+		})
+	default:
+		b.l.Tx = c
+	}
+}
+
+// Handle are the columns by which a row is deleted or marked: the order column where a unique index covers it alone, else
+// Unique. Rows are removed about in their order, so their places in its index are neighbours. Those of a random id are all
+// over its index, and each of them is a page that a large table does not have in memory.
+func (l *Layout) Handle() []Column {
+	if l.HandleIsOrder() {
+		return []Column{*l.Order}
+	}
+	return l.Unique
+}
+
+// HandleIsOrder reports whether Handle is the order column.
+func (l *Layout) HandleIsOrder() bool {
+	return l.Order != nil && slices.ContainsFunc(l.Table.Indexes, func(x Index) bool {
+		return x.Unique && len(x.Columns) == 1 && x.Columns[0] == l.Order.Name
+	})
 }
 
 // Kind says what order the layout allows.

@@ -25,6 +25,7 @@ const (
 	oidTimestamptz = 1184
 	oidUUID        = 2950
 	oidJSONB       = 3802
+	oidXID8        = 5069
 )
 
 // Column of a table.

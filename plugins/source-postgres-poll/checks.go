@@ -159,6 +159,9 @@ func setClause(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c config) 
 
 // startProblems are all of them, for one layout.
 func startProblems(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c config) ([]*outbox.Problem, error) {
+	if c.after() == outbox.AfterKeep {
+		return keptProblems(ctx, conn, l, c)
+	}
 	identity, err := replicaIdentity(ctx, conn, l.Table, c)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,9 @@ type config struct {
 	Preset       string              `json:"preset,omitempty" jsonschema:"enum=debezium" doc:"A ready mapping of columns; columns overrides single ones. debezium: id, aggregateid, aggregatetype, type, payload. Defaults to none: id, aggregate_id, type, payload."`
 	Columns      *outbox.Columns     `json:"columns,omitempty" doc:"Which column is what, where the table is not the default one. Needs after_publish."`
 	Pending      string              `json:"pending,omitempty" doc:"An SQL condition on the row: only these are published. Needs after_publish. Defaults to none: every row."`
-	AfterPublish outbox.AfterPublish `json:"after_publish,omitzero" doc:"What happens to a row once its event has reached every broker. delete: it is deleted. {set: {column: expression}}: it is updated, so that pending does not hold any more. Defaults to delete for the default table and for presets; must be written with columns or pending."`
+	AfterPublish outbox.AfterPublish `json:"after_publish,omitzero" doc:"What happens to a row once its event has reached every broker. delete: it is deleted. {set: {column: expression}}: it is updated, so that pending does not hold any more. keep: it stays, and the relay's position tells what was published; needs columns.tx and columns.order. Defaults to delete for the default table and for presets; must be written with columns or pending."`
+	Backlog      string              `json:"backlog,omitempty" jsonschema:"enum=publish,enum=skip" doc:"With after_publish: keep, what a pipeline without a position begins with. publish: every row in the table. skip: what commits from then on. Defaults to publish."`
+	AcceptGap    string              `json:"accept_gap,omitempty" doc:"With after_publish: keep, the word that the error position_gap prints: the stored position is dropped, and the pipeline begins as backlog says. It counts for that one gap only. Defaults to none."`
 	Sharing      string              `json:"sharing,omitempty" jsonschema:"enum=leader" doc:"How several relays on one outbox share it. leader: one reads, the others stand by and take over. Defaults to leader."`
 	Batch        int                 `json:"batch,omitempty" jsonschema:"minimum=1,maximum=10000" doc:"The most rows of one read and one delete. A read never waits to fill it. Defaults to 1000."`
 	PollInterval sdk.Duration        `json:"poll_interval,omitempty" doc:"The longest wait between reads while nothing comes; it is 5 ms while something does. At most 10s. Defaults to 250ms."`
@@ -73,6 +75,7 @@ func (c config) Validate() error {
 		}
 	}
 	c.validateAfter(fail)
+	c.validateKept(fail)
 	if c.Sharing != sharingLeader {
 		fail("/sharing", "%q is not in this version; leader is", c.Sharing)
 	}
@@ -100,9 +103,9 @@ func (c config) validateAfter(fail func(path, format string, a ...any)) {
 	switch c.AfterPublish.Do {
 	case "":
 		if c.Columns != nil && c.Preset == "" || c.Pending != "" {
-			fail("/after_publish", "must be written with columns or pending: it says what happens to published rows (delete, or {set: {…}})")
+			fail("/after_publish", "must be written with columns or pending: it says what happens to published rows (delete, keep, or {set: {…}})")
 		}
-	case outbox.AfterDelete:
+	case outbox.AfterDelete, outbox.AfterKeep:
 	case outbox.AfterSet:
 		if c.Pending == "" {
 			fail("/pending", "is missing: with after_publish set it says which rows are not published yet, for example published_at IS NULL")
@@ -113,7 +116,7 @@ func (c config) validateAfter(fail func(path, format string, a ...any)) {
 			}
 		}
 	default:
-		fail("/after_publish", "%q is not in this version; delete and {set: {…}} are", c.AfterPublish.Do)
+		fail("/after_publish", "%q is neither delete, keep nor {set: {…}}", c.AfterPublish.Do)
 	}
 }
 

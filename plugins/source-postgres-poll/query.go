@@ -212,8 +212,11 @@ func (q *queries) remove(arrays [][]byte) statement {
 
 // removes says what happens to published rows, for messages.
 func removes(c config) string {
-	if c.after() == outbox.AfterSet {
+	switch c.after() {
+	case outbox.AfterSet:
 		return "mark"
+	case outbox.AfterKeep:
+		return "keep"
 	}
 	return "delete"
 }
