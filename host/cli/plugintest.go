@@ -83,8 +83,8 @@ func showText(ctx context.Context, s *screen, t conformance.Target) (results []c
 	w := watch(s)
 	t.Starting = w.starting
 	err = conformance.Run(ctx, t, func(r conformance.Result) {
+		w.interrupt(func() { printResult(s, r, slices.ContainsFunc(results, r.Repeats)) })
 		results = append(results, r)
-		w.interrupt(func() { printResult(s, r) })
 	})
 	w.stop()
 	if err == nil {
@@ -93,20 +93,23 @@ func showText(ctx context.Context, s *screen, t conformance.Target) (results []c
 	return results, err
 }
 
-func printResult(s *screen, r conformance.Result) {
-	mark, text := s.mark(green, "✓", "pass   "), printable(r.Text())
-	switch r.Outcome {
-	case conformance.Fail:
-		mark, text = s.mark(red, "✗", "FAIL   "), "\n    "+strings.ReplaceAll(text, "\n", "\n    ")
-	case conformance.NotRun:
-		mark = s.mark(yellow, "-", "not run")
-		if len(r.Needs) > 0 { // the summary explains them
-			text = "needs " + strings.Join(r.Needs, " and ")
-		}
-	}
+// printResult shows one check. A failure that repeats an earlier one takes one line: what to mend stands there.
+func printResult(s *screen, r conformance.Result, again bool) {
 	const widest = 22
-	name := r.Name + strings.Repeat(" ", max(0, widest-len(r.Name)))
-	s.printf("%s %s  %s\n", mark, s.paint(bold, name), text)
+	name := s.paint(bold, r.Name) + strings.Repeat(" ", max(0, widest-len(r.Name)))
+	text := printable(r.Text())
+	switch {
+	case r.Outcome == conformance.Pass:
+		s.printf("%s %s  %s\n", s.mark(green, "✓", "pass   "), name, text)
+	case r.Outcome == conformance.NotRun && len(r.Needs) > 0: // the summary explains them
+		s.printf("%s %s  needs %s\n", s.mark(yellow, "-", "not run"), name, strings.Join(r.Needs, " and "))
+	case r.Outcome == conformance.NotRun:
+		s.printf("%s %s  %s\n", s.mark(yellow, "-", "not run"), name, text)
+	case again:
+		s.printf("%s %s  as above: %s\n", s.mark(red, "✗", "FAIL   "), name, indent(printable(r.Seen[0])))
+	default:
+		s.printf("%s %s\n    %s\n", s.mark(red, "✗", "FAIL   "), s.paint(bold, r.Name), indent(text))
+	}
 }
 
 // printSummary counts, and says what would have more checks made.

@@ -32,9 +32,6 @@ func requireFound(t *testing.T, bugs map[string]bug, spec func(name string) conf
 		target := conformance.Target{Path: s.exe, Spec: &s.spec, CheckTimeout: 8 * time.Second, DrainTimeout: 3 * time.Second}
 		for check := range s.but {
 			target.Only = []string{check}
-			if check == "nobody-connects" {
-				target.CheckTimeout = 30 * time.Second
-			}
 		}
 		return target
 	})

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,7 @@ type check struct {
 	rule   string
 	anchor string
 	config bool                // needs a configuration with which a stream can be opened
+	least  time.Duration       // that it may take, whatever the limit of a check is
 	finds  bool                // finds out what other checks need
 	about  func(s *suite) bool // does it concern this plugin at all? nil: yes
 	run    func(ctx context.Context, r *attempt) error
@@ -103,7 +105,8 @@ func (s *suite) runIf(ctx context.Context, c check) *Result {
 // run makes one check and ends whatever it started.
 func (s *suite) run(ctx context.Context, c check) Result {
 	start := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("the check took longer than %v", s.timeout))
+	limit := max(s.timeout, c.least)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the check took longer than %v", limit))
 	defer cancel()
 	r := &attempt{suite: s}
 	err := s.ready(c)
@@ -160,7 +163,7 @@ func newSuite(t Target) (*suite, error) {
 		return nil, err
 	}
 	return &suite{
-		path: path, spec: spec, only: t.Only, dir: dir, runID: fmt.Sprintf("%x", time.Now().UnixNano()),
+		path: path, spec: spec, only: t.Only, dir: dir, runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
 		timeout: cmp.Or(t.CheckTimeout, 60*time.Second), drain: cmp.Or(t.DrainTimeout, 10*time.Second),
 		noConfig: errNotDescribed, watch: t.Starting, target: targetState{known: map[string]bool{}},
 	}, nil

@@ -49,7 +49,7 @@ var everyPlugin = []check{
 
 // nobodyConnects takes as long as all the others together, and runs beside them.
 var nobodyConnects = check{
-	name: "nobody-connects", anchor: "ending", rule: "The plugin exits by itself when no host connects within 15 s.",
+	name: "nobody-connects", anchor: "ending", least: 2 * noHost, rule: "The plugin exits by itself when no host connects within 15 s.",
 	run: func(ctx context.Context, r *attempt) error {
 		r.try("started the plugin and did not connect")
 		start := time.Now()
@@ -146,8 +146,11 @@ func bareEnvironment(ctx context.Context, r *attempt) error {
 	if err != nil {
 		return err
 	}
+	if err := s.stop(ctx); err != nil {
+		return err
+	}
 	r.saw("it works")
-	return s.stop(ctx)
+	return nil
 }
 
 func signals(ctx context.Context, r *attempt) error {
@@ -156,20 +159,23 @@ func signals(ctx context.Context, r *attempt) error {
 		return err
 	}
 	r.try("sent SIGTERM and SIGINT to the process group while events were on their way")
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+	for _, sig := range []struct {
+		syscall.Signal
+		name string
+	}{{syscall.SIGTERM, "SIGTERM"}, {syscall.SIGINT, "SIGINT"}} {
 		if k, ok := s.(*sinkStream); ok { // a relay is never asked to stop when it has nothing to do
 			if err := k.batches(ctx, r, 1, 100, k.keysFor(r, 20, 100)); err != nil {
 				return err
 			}
 		}
-		if err := p.signal(sig); err != nil {
+		if err := p.signal(sig.Signal); err != nil {
 			return err
 		}
 		if err := p.stays(ctx, lookTwice); err != nil {
-			return fmt.Errorf("after %v: %w", sig, err)
+			return fmt.Errorf("after %s: %w", sig.name, err)
 		}
 		if err := s.works(ctx, r); err != nil {
-			return fmt.Errorf("after %v: %w", sig, err)
+			return fmt.Errorf("after %s: %w", sig.name, err)
 		}
 	}
 	if k, ok := s.(*sinkStream); ok {
@@ -177,8 +183,11 @@ func signals(ctx context.Context, r *attempt) error {
 			return fmt.Errorf("after the signals: %w", err)
 		}
 	}
+	if err := s.stop(ctx); err != nil {
+		return err
+	}
 	r.saw("it went on")
-	return s.stop(ctx)
+	return nil
 }
 
 func stdinEOF(ctx context.Context, r *attempt) error {

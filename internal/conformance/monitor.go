@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,14 +67,19 @@ type ending struct {
 	accepted bool            // Opened has come
 	fault    *pluginv1.Fault // the last message, if it was one
 	stopped  bool            // Stopped has come
-	ended    error           // why the stream ended: io.EOF or gRPC's error; nil: it is open
+	ended    error           // why the stream ended: io.EOF, gRPC's error, or why the check ended; nil: it is open
+	late     bool            // the check ended
 }
 
-// receive takes messages until the stream ends or breaks a rule.
-func (e *ending) receive(recv func() error) {
+// receive takes messages until the stream ends, with ctx or by itself.
+func (e *ending) receive(ctx context.Context, recv func() error) {
 	for {
 		if err := recv(); err != nil {
-			e.update(func() { e.ended = err })
+			late := ctx.Err() != nil
+			if late { // gRPC has no better word for it than that the stream was cancelled
+				err = context.Cause(ctx)
+			}
+			e.update(func() { e.ended, e.late = err, late })
 			return
 		}
 	}
@@ -99,16 +105,18 @@ func (e *ending) until(ctx context.Context, what string, cond func() bool) error
 		case errors.Is(e.ended, io.EOF) && e.stopped:
 			return false, errors.New("the stream ended with Stopped")
 		case errors.Is(e.ended, io.EOF):
-			return false, errors.New("the plugin ended the stream without Fault or Stopped")
+			return false, faultRule.broken("the plugin ended the stream without Fault or Stopped")
+		case e.late:
+			return false, e.ended
 		case e.ended != nil:
 			return false, fmt.Errorf("the stream broke: %w", e.ended)
 		}
 		return false, nil
 	})
-	if err != nil {
-		return fmt.Errorf("wait for %s: %w", what, err)
+	if _, ok := errors.AsType[*ruleError](err); ok || err == nil {
+		return err // has nothing to do with what was waited for
 	}
-	return nil
+	return fmt.Errorf("wait for %s: %w", what, err)
 }
 
 // settles waits until cond, but not longer than it takes to believe that nothing comes any more.
@@ -145,10 +153,28 @@ func (e *ending) faulted(ctx context.Context) (*pluginv1.Fault, error) {
 func (e *ending) stoppedWithin(ctx context.Context, drain time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, drain, fmt.Errorf("the drain time-out of %v is over", drain))
 	defer cancel()
-	if err := e.until(ctx, "Stopped", func() bool { return e.stopped }); err != nil {
-		return err
+	err := e.until(ctx, "Stopped", func() bool { return e.stopped })
+	if err == nil {
+		err = e.until(ctx, "the end of the stream after Stopped", func() bool { return e.ended != nil })
 	}
-	return e.until(ctx, "the end of the stream after Stopped", func() bool { return e.ended != nil })
+	if _, other := errors.AsType[*ruleError](err); err != nil && !other {
+		return &ruleError{stopRule, err}
+	}
+	return err
+}
+
+// messageName is the short name of a message: "Ack" and not "*pluginv1.WriteResponse_Ack".
+func messageName(m any) string {
+	name := fmt.Sprintf("%T", m)
+	return name[strings.LastIndexAny(name, "._")+1:]
+}
+
+// undated is a context that ends with ctx and has no deadline: gRPC would tell the plugin, and the streams of a host
+// have none.
+func undated(ctx context.Context) context.Context {
+	c, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	return c
 }
 
 // checkUnknown looks at a message of no kind that we know. One that a later version added is to be passed over.

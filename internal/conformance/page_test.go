@@ -36,6 +36,9 @@ func TestEveryCheckPointsToItsRule(t *testing.T) {
 			require.NotEmpty(t, c.rule, c.name)
 		}
 	}
+	for _, r := range streamRules {
+		require.True(t, anchors[r.anchor], "%s: %s#%s", r.text, Page, r.anchor)
+	}
 }
 
 // The page explains every key of conformance.yaml, those of `event` included, and Help every key that a check may need.

@@ -85,6 +85,14 @@ func (r *attempt) start(ctx context.Context, env []string) (*process, error) {
 	defer cancel()
 	select {
 	case line := <-p.first:
+		if line == "" { // its stdout has ended, and perhaps the process
+			p.settle()
+			select {
+			case <-p.exited:
+				return nil, fmt.Errorf("the process ended before its handshake line: %v", p.state)
+			default:
+			}
+		}
 		p.address, err = parseHandshake(line, r.dir)
 		return p, err
 	case <-p.exited:
@@ -296,7 +304,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lines is at most five: the last ones, or where a Go program began to tell why it crashed.
+// lines is at most eight: the last ones, or where a Go program began to tell why it crashed.
 func (t *tail) lines() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -307,10 +315,10 @@ func (t *tail) lines() []string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
-			return lines[i:min(i+5, len(lines))]
+			return lines[i:min(i+8, len(lines))]
 		}
 	}
-	return lines[max(0, len(lines)-5):]
+	return lines[max(0, len(lines)-8):]
 }
 
 func (t *tail) size() int {

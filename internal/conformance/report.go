@@ -24,7 +24,7 @@ const (
 // Result is the outcome of one check, with what a person needs to believe a pass and to mend a failure.
 type Result struct {
 	Name    string        // lower case with dashes, stable
-	Rule    string        // what was checked, as a sentence
+	Rule    string        // what was checked, as a sentence; of a failure, the rule that is broken, which may be another one
 	Page    string        // where the rule stands, with its anchor
 	Outcome Outcome       // Pass, Fail, NotRun
 	Tried   []string      // what was done, step by step
@@ -33,6 +33,8 @@ type Result struct {
 	Missing string        // of a check that was not made: why
 	Needs   []string      // and the keys of conformance.yaml that would have it made; none: there are none
 	Took    time.Duration // the start of processes included
+
+	elsewhere bool // the rule is not the one of the check
 }
 
 // Text is what stands beside the name of the check: one line of a pass, what to add or why it can't be made, or all that
@@ -61,6 +63,11 @@ func (r Result) Text() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// Repeats says whether another check has failed by the same rule, one that neither is about: their causes are one.
+func (r Result) Repeats(other Result) bool {
+	return r.Outcome == Fail && other.Outcome == Fail && r.elsewhere && r.Rule == other.Rule
+}
+
 // notRunError says why a check can't be made.
 type notRunError struct {
 	why   string
@@ -86,12 +93,6 @@ func needs(keys ...string) error {
 	return &notRunError{why: "add to conformance.yaml: " + strings.Join(say, "; "), needs: keys}
 }
 
-// step is one thing that a check did.
-type step struct {
-	text    string
-	routine bool // the same in every check: worth telling only when something went wrong
-}
-
 // summarizer tells how far a stream has come.
 type summarizer interface{ summary() string }
 
@@ -100,17 +101,18 @@ type attempt struct {
 	*suite
 	processes []*process
 	streams   []summarizer
-	tried     []step
+	routine   []string // what every check does: worth telling where nothing else was done
+	tried     []string
 	seen      []string
 }
 
 // try notes what is done next, as "sent 10 events".
 func (r *attempt) try(format string, a ...any) {
-	r.tried = append(r.tried, step{text: fmt.Sprintf(format, a...)})
+	r.tried = append(r.tried, fmt.Sprintf(format, a...))
 }
 
 // routinely notes what every check does.
-func (r *attempt) routinely(text string) { r.tried = append(r.tried, step{text, true}) }
+func (r *attempt) routinely(text string) { r.routine = append(r.routine, text) }
 
 // saw notes what came of it, as "all were acked".
 func (r *attempt) saw(format string, a ...any) { r.seen = append(r.seen, fmt.Sprintf(format, a...)) }
@@ -121,13 +123,14 @@ func (r *attempt) result(c check, err error) Result {
 	if missing, ok := errors.AsType[*notRunError](err); ok {
 		return Result{Name: res.Name, Rule: res.Rule, Page: res.Page, Outcome: NotRun, Missing: missing.why, Needs: missing.needs}
 	}
-	for _, s := range r.tried {
-		if err != nil || !s.routine {
-			res.Tried = append(res.Tried, s.text)
-		}
+	if res.Tried = r.tried; len(r.tried) == 0 {
+		res.Tried = r.routine
 	}
 	if err != nil {
 		res.Outcome = Fail
+		if e, ok := errors.AsType[*ruleError](err); ok {
+			res.Rule, res.Page, res.elsewhere = e.rule.text, Page+"#"+e.rule.anchor, true
+		}
 		res.Seen = append([]string{err.Error()}, r.seen...)
 		for _, s := range r.streams {
 			if text := s.summary(); text != "" {

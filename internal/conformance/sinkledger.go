@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -67,7 +66,7 @@ func (l *sinkLedger) released(key string) {
 // at is the number seq, which must have been sent.
 func (l *sinkLedger) at(seq uint64) (*number, error) {
 	if seq < 1 || seq > uint64(len(l.numbers)) {
-		return nil, fmt.Errorf("number %d was never sent; the last one was %d", seq, len(l.numbers))
+		return nil, numbersRule.broken("number %d was never sent; the last one was %d", seq, len(l.numbers))
 	}
 	return l.numbers[seq-1], nil
 }
@@ -79,7 +78,7 @@ func (l *sinkLedger) end(seq uint64, how standing) (*number, error) {
 		return nil, err
 	}
 	if n.standing != open {
-		return nil, fmt.Errorf("number %d ended twice: first %v, now %v", seq, n.standing, how)
+		return nil, numbersRule.broken("number %d ended twice: first %v, now %v", seq, n.standing, how)
 	}
 	n.standing = how
 	l.openCount--
@@ -104,7 +103,7 @@ func (l *sinkLedger) received(m *pluginv1.WriteResponse) error {
 	switch r := m.GetMessage().(type) {
 	case *pluginv1.WriteResponse_Opened:
 		if l.opened != nil {
-			return errors.New("a second Opened came")
+			return openRule.broken("a second Opened came")
 		}
 		l.opened = r.Opened
 		return nil
@@ -116,14 +115,14 @@ func (l *sinkLedger) received(m *pluginv1.WriteResponse) error {
 	case *pluginv1.WriteResponse_Stopped:
 		switch {
 		case !l.stopping:
-			return errors.New("a Stopped came without Stop")
+			return stopRule.broken("a Stopped came without Stop")
 		case l.openCount > 0:
-			return fmt.Errorf("a Stopped came while %d numbers had not ended, the first of them %d", l.openCount, l.through+1)
+			return stopRule.broken("a Stopped came while %d numbers had not ended, the first of them %d", l.openCount, l.through+1)
 		}
 		return nil
 	}
 	if l.opened == nil {
-		return fmt.Errorf("%T came before Opened", m.GetMessage())
+		return openRule.broken("%s came before Opened", messageName(m.GetMessage()))
 	}
 	switch r := m.GetMessage().(type) {
 	case *pluginv1.WriteResponse_Ack:
@@ -162,10 +161,10 @@ func (l *sinkLedger) ack(a *pluginv1.SinkAck) error {
 		if k := string(n.event.GetKey()); k != "" && n.standing == open {
 			// I3: not before every earlier event of the key is acked.
 			if first := l.openOf[k][0]; first != seq {
-				return fmt.Errorf("number %d of key %q was acked before number %d of the same key", seq, k, first)
+				return orderRule.broken("number %d of key %q was acked before number %d of the same key", seq, k, first)
 			}
 			if f, ok := l.failedAt[k]; ok && seq > f {
-				return fmt.Errorf("number %d of key %q was acked after number %d of that key had failed, and before Release", seq, k, f)
+				return behindRule.broken("number %d of key %q was acked after number %d of that key had failed, and before Release", seq, k, f)
 			}
 		}
 		if _, err := l.end(seq, acked); err != nil {
@@ -182,17 +181,17 @@ func (l *sinkLedger) fail(f *pluginv1.Failure) error {
 	}
 	n.failure = f
 	if f.GetClass() == pluginv1.ErrorClass_ERROR_CLASS_UNSPECIFIED {
-		return fmt.Errorf("the failure of number %d has no class", f.GetSeq())
+		return failureRule.broken("the failure of number %d has no class", f.GetSeq())
 	}
 	if f.GetCode() == "" || f.GetMessage() == "" {
-		return fmt.Errorf("the failure of number %d says neither code nor message, or only one of them", f.GetSeq())
+		return failureRule.broken("the failure of number %d says neither code nor message, or only one of them", f.GetSeq())
 	}
 	k := string(n.event.GetKey())
 	if k == "" {
 		return nil
 	}
 	if at, ok := l.failedAt[k]; ok && f.GetSeq() > at {
-		return fmt.Errorf("number %d of key %q failed behind number %d of that key, which had failed: it is to be returned", f.GetSeq(), k, at)
+		return behindRule.broken("number %d of key %q failed behind number %d of that key, which had failed: it is to be returned", f.GetSeq(), k, at)
 	}
 	l.failedAt[k] = f.GetSeq()
 	return nil
@@ -209,12 +208,12 @@ func (l *sinkLedger) giveBack(r *pluginv1.Returned) error {
 			return fmt.Errorf("returned: %w", err)
 		}
 		if k := string(n.event.GetKey()); l.again[k] && l.failedAt[k] == 0 && !l.stopping {
-			return fmt.Errorf("number %d of key %q was returned after Release of that key", seq, k)
+			return behindRule.broken("number %d of key %q was returned after Release of that key", seq, k)
 		}
 		// From Stop on what was not tried may go back as it is: the host offers nothing more on this stream.
 		k := string(n.event.GetKey())
 		if at, ok := l.failedAt[k]; (k == "" || !ok || seq < at) && !l.stopping {
-			return fmt.Errorf("number %d of key %q was returned, and no earlier event of that key has failed", seq, k)
+			return behindRule.broken("number %d of key %q was returned, and no earlier event of that key has failed", seq, k)
 		}
 	}
 	return nil
@@ -226,7 +225,7 @@ func (l *sinkLedger) expand(ranges []*pluginv1.SeqRange) ([]uint64, error) {
 	last := uint64(0)
 	for _, r := range ranges {
 		if r.GetFirst() <= last || r.GetLast() < r.GetFirst() {
-			return nil, fmt.Errorf("range %d to %d behind %d: ranges ascend and do not overlap", r.GetFirst(), r.GetLast(), last)
+			return nil, numbersRule.broken("range %d to %d behind %d: ranges ascend and do not overlap", r.GetFirst(), r.GetLast(), last)
 		}
 		if _, err := l.at(r.GetLast()); err != nil {
 			return nil, err

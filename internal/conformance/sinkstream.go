@@ -37,7 +37,7 @@ func (r *attempt) openSink(ctx context.Context, p *process) (*sinkStream, error)
 
 // writeSink opens a stream without waiting for the answer.
 func (r *attempt) writeSink(ctx context.Context, p *process, config []byte) (*sinkStream, error) {
-	client, err := pluginv1.NewSinkServiceClient(p.conn).Write(ctx)
+	client, err := pluginv1.NewSinkServiceClient(p.conn).Write(undated(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("call Write: %w", err)
 	}
@@ -55,7 +55,7 @@ func (r *attempt) writeSink(ctx context.Context, p *process, config []byte) (*si
 	if err := s.write(&pluginv1.WriteRequest{Message: &pluginv1.WriteRequest_Open{Open: o}}); err != nil {
 		return nil, err
 	}
-	p.reads.Go(func() { s.receive(s.recv) }) // ends with the connection of p
+	p.reads.Go(func() { s.receive(ctx, s.recv) }) // ends with the connection of p
 	return s, nil
 }
 
@@ -71,7 +71,7 @@ func (s *sinkStream) recv() error {
 	var gate chan struct{}
 	s.update(func() {
 		if s.stopped || s.fault != nil {
-			s.breach(fmt.Errorf("%T came after the last message", m.GetMessage()))
+			s.breach(stopRule.broken("%s came after the last message", messageName(m.GetMessage())))
 		}
 		if err := s.received(m); err != nil {
 			s.breach(err)
@@ -89,7 +89,7 @@ func (s *sinkStream) write(m *pluginv1.WriteRequest) error {
 	if err := s.client.Send(m); err != nil {
 		// Send says only EOF; the reason is on the receiving side.
 		reason := s.until(s.client.Context(), "the end of the stream", func() bool { return false })
-		return fmt.Errorf("send %T: %w", m.GetMessage(), reason)
+		return fmt.Errorf("send %s: %w", messageName(m.GetMessage()), reason)
 	}
 	return nil
 }
@@ -132,7 +132,8 @@ func (s *sinkStream) allEnded(ctx context.Context) error {
 	if err != nil {
 		s.look(func() {
 			if s.broken == nil && s.openCount > 0 {
-				err = fmt.Errorf("%w (%d of %d numbers are open, the first of them is %d)", err, s.openCount, len(s.numbers), s.through+1)
+				err = fmt.Errorf("%w (%d of %d numbers are open, the first of them is %d, of key %q)",
+					err, s.openCount, len(s.numbers), s.through+1, s.numbers[s.through].event.GetKey())
 			}
 		})
 	}
@@ -200,7 +201,7 @@ func (s *sinkStream) summary() (text string) {
 		for _, n := range s.numbers {
 			by[n.standing]++
 		}
-		text = fmt.Sprintf("of %s sent, %d are acked, %d failed, %d returned, %d open", count(len(s.numbers), "event"), by[acked], by[failed], by[returned], by[open])
+		text = fmt.Sprintf("of %s sent: %d acked, %d failed, %d returned, %d open", count(len(s.numbers), "event"), by[acked], by[failed], by[returned], by[open])
 	})
 	return text
 }

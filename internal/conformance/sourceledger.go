@@ -63,7 +63,7 @@ func (l *sourceLedger) received(m *pluginv1.ReadResponse) error {
 	switch r := m.GetMessage().(type) {
 	case *pluginv1.ReadResponse_Opened:
 		if l.opened != nil {
-			return errors.New("a second Opened came")
+			return openRule.broken("a second Opened came")
 		}
 		l.opened = r.Opened
 		return nil
@@ -74,7 +74,7 @@ func (l *sourceLedger) received(m *pluginv1.ReadResponse) error {
 		return nil
 	}
 	if l.opened == nil {
-		return fmt.Errorf("%T came before Opened", m.GetMessage())
+		return openRule.broken("%s came before Opened", messageName(m.GetMessage()))
 	}
 	switch r := m.GetMessage().(type) {
 	case *pluginv1.ReadResponse_Batch:
@@ -82,20 +82,20 @@ func (l *sourceLedger) received(m *pluginv1.ReadResponse) error {
 	case *pluginv1.ReadResponse_Held:
 		for _, k := range r.Held.GetKeys() {
 			if !l.keys.asked(string(k)) {
-				return fmt.Errorf("a Held names key %q, which no Hold has asked for", k)
+				return holdRule.broken("a Held names key %q, which no Hold has asked for", k)
 			}
 			l.keys.answer(string(k))
 		}
 		for _, id := range r.Held.GetIds() {
 			if !l.loose.asked(id) {
-				return fmt.Errorf("a Held names the id %q, which no Hold has asked for", id)
+				return holdRule.broken("a Held names the id %q, which no Hold has asked for", id)
 			}
 			l.loose.answer(id)
 		}
 		return nil
 	case *pluginv1.ReadResponse_Progress:
 		if !l.opened.GetHasPositions() || len(r.Progress.GetPosition()) == 0 {
-			return errors.New("a Progress came without a position, or from a source that has none")
+			return positionRule.broken("a Progress came without a position, or from a source that has none")
 		}
 		l.idled++
 		l.marks = append(l.marks, mark{seq: uint64(len(l.readings)), position: r.Progress.GetPosition()})
@@ -107,22 +107,22 @@ func (l *sourceLedger) received(m *pluginv1.ReadResponse) error {
 func (l *sourceLedger) batch(b *pluginv1.Batch) error {
 	next := uint64(len(l.readings)) + 1
 	if b.GetFirstSeq() != next {
-		return fmt.Errorf("a batch starts at number %d; the next one is %d (numbers are consecutive, from 1)", b.GetFirstSeq(), next)
+		return numbersRule.broken("a batch starts at number %d; the next one is %d (numbers are consecutive, from 1)", b.GetFirstSeq(), next)
 	}
 	if n := len(b.GetEvents()) + len(b.GetRejected()); n == 0 || n != int(b.GetCount()) {
-		return fmt.Errorf("the batch at %d has count %d and %d events with %d rejected rows", next, b.GetCount(), len(b.GetEvents()), len(b.GetRejected()))
+		return numbersRule.broken("the batch at %d has count %d and %d events with %d rejected rows", next, b.GetCount(), len(b.GetEvents()), len(b.GetRejected()))
 	}
 	if n := proto.Size(b); n > maxBatch && b.GetCount() > 1 {
-		return fmt.Errorf("the batch at %d has %d bytes; above 4 MiB an event goes alone", next, n)
+		return sizeRule.broken("the batch at %d has %d bytes; above 4 MiB an event goes alone", next, n)
 	}
 	if b.GetRedelivered() || len(b.GetDestinations()) > 0 || len(b.GetDestinationIndex()) > 0 {
-		return fmt.Errorf("the batch at %d sets fields that are the host's: redelivered, destinations or destination_index", next)
+		return eventRule.broken("the batch at %d sets fields that are the host's: redelivered, destinations or destination_index", next)
 	}
 	events, rejected := b.GetEvents(), b.GetRejected()
 	for offset := range b.GetCount() {
 		if len(rejected) > 0 && rejected[0].GetOffset() == offset {
 			if err := checkRejected(rejected[0]); err != nil {
-				return fmt.Errorf("number %d: %w", next+uint64(offset), err)
+				return rejectRule.broken("number %d: %w", next+uint64(offset), err)
 			}
 			if err := l.read(rejected[0].GetId(), rejected[0].GetKey(), proto.Size(rejected[0])); err != nil {
 				return err
@@ -132,10 +132,10 @@ func (l *sourceLedger) batch(b *pluginv1.Batch) error {
 			continue
 		}
 		if len(events) == 0 {
-			return fmt.Errorf("the batch at %d has a rejected row at an offset that is out of order or beyond the end", next)
+			return rejectRule.broken("the batch at %d has a rejected row at an offset that is out of order or beyond the end", next)
 		}
 		if err := checkEvent(events[0]); err != nil {
-			return fmt.Errorf("number %d: %w", next+uint64(offset), err)
+			return eventRule.broken("number %d: %w", next+uint64(offset), err)
 		}
 		if err := l.read(events[0].GetId(), events[0].GetKey(), proto.Size(events[0])); err != nil {
 			return err
@@ -144,7 +144,7 @@ func (l *sourceLedger) batch(b *pluginv1.Batch) error {
 	}
 	if p := b.GetPosition(); len(p) > 0 {
 		if !l.opened.GetHasPositions() {
-			return fmt.Errorf("the batch at %d carries a position; Opened said that the source has none", next)
+			return positionRule.broken("the batch at %d carries a position; Opened said that the source has none", next)
 		}
 		l.marks = append(l.marks, mark{seq: uint64(len(l.readings)), position: p})
 	}
@@ -154,13 +154,13 @@ func (l *sourceLedger) batch(b *pluginv1.Batch) error {
 func (l *sourceLedger) read(id string, key []byte, size int) error {
 	seq := uint64(len(l.readings)) + 1
 	if first, ok := l.openIDs[id]; ok {
-		return fmt.Errorf("event %q came as number %d and again as %d, while the first was open", id, first, seq)
+		return numbersRule.broken("event %q came as number %d and again as %d, while the first was open", id, first, seq)
 	}
 	switch {
 	case len(key) > 0 && l.keys.held(string(key)):
-		return fmt.Errorf("number %d is of key %q, which the source has answered Held for", seq, key)
+		return holdRule.broken("number %d is of key %q, which the source has answered Held for", seq, key)
 	case len(key) == 0 && l.loose.held(id):
-		return fmt.Errorf("number %d is the event %q without a key, which the source has answered Held for", seq, id)
+		return holdRule.broken("number %d is the event %q without a key, which the source has answered Held for", seq, id)
 	}
 	l.openIDs[id] = seq
 	l.readings = append(l.readings, &reading{id: id, key: string(key), size: uint64(size)})
@@ -181,9 +181,9 @@ func (l *sourceLedger) checkWindow() error {
 	}
 	switch {
 	case events > l.window.GetEvents():
-		return fmt.Errorf("%d events are %s; the window is %d", events, what, l.window.GetEvents())
+		return windowRule.broken("%d events are %s; the window is %d", events, what, l.window.GetEvents())
 	case bytes > l.window.GetBytes() && events > 1:
-		return fmt.Errorf("%d bytes in %d events are %s; the window is %d bytes, which admits one event", bytes, events, what, l.window.GetBytes())
+		return windowRule.broken("%d bytes in %d events are %s; the window is %d bytes, which admits one event", bytes, events, what, l.window.GetBytes())
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func (r *attempt) openSource(ctx context.Context, p *process, o sourceOptions) (
 
 // readSource opens a stream without waiting for the answer.
 func (r *attempt) readSource(ctx context.Context, p *process, o sourceOptions) (*sourceStream, error) {
-	client, err := pluginv1.NewSourceServiceClient(p.conn).Read(ctx)
+	client, err := pluginv1.NewSourceServiceClient(p.conn).Read(undated(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("call Read: %w", err)
 	}
@@ -69,7 +69,7 @@ func (r *attempt) readSource(ctx context.Context, p *process, o sourceOptions) (
 	if err := s.write(&pluginv1.ReadRequest{Message: &pluginv1.ReadRequest_Open{Open: open}}); err != nil {
 		return nil, err
 	}
-	p.reads.Go(func() { s.receive(s.recv) }) // ends with the connection of p
+	p.reads.Go(func() { s.receive(ctx, s.recv) }) // ends with the connection of p
 	return s, nil
 }
 
@@ -81,7 +81,7 @@ func (s *sourceStream) recv() error {
 	var gate chan struct{}
 	s.update(func() {
 		if s.stopped || s.fault != nil {
-			s.breach(fmt.Errorf("%T came after the last message", m.GetMessage()))
+			s.breach(stopRule.broken("%s came after the last message", messageName(m.GetMessage())))
 		}
 		if err := s.received(m); err != nil {
 			s.breach(err)
@@ -99,7 +99,7 @@ func (s *sourceStream) write(m *pluginv1.ReadRequest) error {
 	if err := s.client.Send(m); err != nil {
 		// Send says only EOF; the reason is on the receiving side.
 		reason := s.until(s.client.Context(), "the end of the stream", func() bool { return false })
-		return fmt.Errorf("send %T: %w", m.GetMessage(), reason)
+		return fmt.Errorf("send %s: %w", messageName(m.GetMessage()), reason)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (s *sourceStream) summary() (text string) {
 		for _, r := range s.readings {
 			by[r.standing]++
 		}
-		text = fmt.Sprintf("of %s read, %d were acked, %d given back, %d are open", count(len(s.readings), "event"), by[acked], by[returned], by[open])
+		text = fmt.Sprintf("of %s read: %d acked, %d given back, %d open", count(len(s.readings), "event"), by[acked], by[returned], by[open])
 	})
 	return text
 }
