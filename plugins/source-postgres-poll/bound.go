@@ -18,7 +18,10 @@ type bound struct {
 	floor int64 // reads look above it; with set
 
 	high    int64  // F: the highest number that any read took
-	lowered uint64 // counts lower
+	lowered uint64 // counts lower and reset
+
+	proven   int64 // the highest F of which a snapshot has seen the end of all up to it; with isProven
+	isProven bool
 
 	// removals are those whose ids wait for a snapshot, oldest first: f and xid ascend.
 	removals []boundRemoval
@@ -38,18 +41,19 @@ const maxBoundRemovals = 64
 func (b *bound) read(lowered uint64, xmin uint64, last int64, took, full bool) {
 	n := 0
 	for n < len(b.removals) && b.removals[n].xid <= xmin {
+		b.proven, b.isProven = b.removals[n].f, true
 		n++
 	}
+	b.removals = append(b.removals[:0], b.removals[n:]...)
 	// A floor that was lowered while the read ran is not raised by it: it did not look there.
-	if n > 0 && lowered == b.lowered && (took || !full) {
-		to := b.removals[n-1].f
+	if b.isProven && lowered == b.lowered && (took || !full) {
+		to := b.proven
 		if full {
 			to = min(to, last)
 		}
 		if !b.set || to > b.floor {
 			b.floor, b.set = to, true
 		}
-		b.removals = append(b.removals[:0], b.removals[n:]...)
 	}
 	if took {
 		b.took(last)
@@ -76,4 +80,11 @@ func (b *bound) lower(order int64) {
 	if b.set && b.floor >= order {
 		b.floor = order - 1
 	}
+}
+
+// reset makes reads look at everything again. What was proven stays: it is of all numbers, whoever reads their rows. So one
+// read without a bound is enough.
+func (b *bound) reset() {
+	b.lowered++
+	b.set = false
 }

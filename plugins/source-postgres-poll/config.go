@@ -25,16 +25,17 @@ type config struct {
 	AfterPublish outbox.AfterPublish `json:"after_publish,omitzero" doc:"What happens to a row once its event has reached every broker. delete: it is deleted. {set: {column: expression}}: it is updated, so that pending does not hold any more. keep: it stays, and the relay's position tells what was published; needs columns.tx and columns.order. Defaults to delete for the default table and for presets; must be written with columns or pending."`
 	Backlog      string              `json:"backlog,omitempty" jsonschema:"enum=publish,enum=skip" doc:"With after_publish: keep, what a pipeline without a position begins with. publish: every row in the table. skip: what commits from then on. Defaults to publish."`
 	AcceptGap    string              `json:"accept_gap,omitempty" doc:"With after_publish: keep, the word that the error position_gap prints: the stored position is dropped, and the pipeline begins as backlog says. It counts for that one gap only. Defaults to none."`
-	Sharing      string              `json:"sharing,omitempty" jsonschema:"enum=leader" doc:"How several relays on one outbox share it. leader: one reads, the others stand by and take over. Defaults to leader."`
+	Sharing      string              `json:"sharing,omitempty" jsonschema:"enum=leader,enum=buckets" doc:"How several relays on one outbox share it. leader: one reads, the others stand by and take over. buckets: each reads a part of the keys, 64 parts in all; none of them stands by idle. All must have the same value. Defaults to leader."`
 	Batch        int                 `json:"batch,omitempty" jsonschema:"minimum=1,maximum=10000" doc:"The most rows of one read and one delete. A read never waits to fill it. Defaults to 1000."`
 	PollInterval sdk.Duration        `json:"poll_interval,omitempty" doc:"The longest wait between reads while nothing comes; it is 5 ms while something does. At most 10s. Defaults to 250ms."`
 	ExecMode     string              `json:"exec_mode,omitempty" jsonschema:"enum=exec,enum=prepared" doc:"How statements are sent. exec: without names, which every pooler in session mode takes. prepared: parsed once for each connection, a little less work for the server. Defaults to exec."`
 }
 
 const (
-	sharingLeader = "leader"
-	execUnnamed   = "exec"
-	execPrepared  = "prepared"
+	sharingLeader  = "leader"
+	sharingBuckets = "buckets"
+	execUnnamed    = "exec"
+	execPrepared   = "prepared"
 )
 
 func defaultConfig() config {
@@ -76,8 +77,8 @@ func (c config) Validate() error {
 	}
 	c.validateAfter(fail)
 	c.validateKept(fail)
-	if c.Sharing != sharingLeader {
-		fail("/sharing", "%q is not in this version; leader is", c.Sharing)
+	if c.Sharing != sharingLeader && c.Sharing != sharingBuckets {
+		fail("/sharing", "%q is neither leader nor buckets", c.Sharing)
 	}
 	if c.Batch < 1 || c.Batch > maxBatch {
 		fail("/batch", "%d is not within 1 and %d", c.Batch, maxBatch)

@@ -28,6 +28,8 @@ type engine struct {
 	bound  bound
 	unheld []heldAnswer // Holds that wait for their answer
 
+	division division // of the outbox among relays
+
 	useBound bool // the order column's numbers are the database's own
 
 	// Figures for status.
@@ -59,6 +61,7 @@ func newEngine(o sdk.SourceOpen[config], stopping <-chan struct{}, stop func()) 
 		wakeRemove: make(chan struct{}, 1),
 		held:       newHeld(),
 		removal:    "rows_deleted_total",
+		division:   division{on: o.Config.Sharing == sharingBuckets},
 	}
 	if o.Config.after() == outbox.AfterSet {
 		e.removal = "rows_marked_total"
@@ -155,6 +158,7 @@ func (e *engine) hold(r sdk.Hold) error {
 	if len(r.Keys) > 0 || len(r.IDs) > 0 {
 		e.unheld = append(e.unheld, heldAnswer{r.Keys, r.IDs})
 		wake(e.wakeRead)
+		e.placeHeld()
 	}
 	if len(r.Returned) == 0 {
 		return nil
@@ -165,19 +169,35 @@ func (e *engine) hold(r sdk.Hold) error {
 	defer wake(e.wakeRead)
 	return e.flight.giveBack(r.Returned, func(s *sent, i int) {
 		order := s.rows[i].order
-		entry := e.held.keys[string(e.flight.key(s, i))]
-		if s.rows[i].noKey {
-			entry = e.held.ids[string(e.flight.value(s, i, 0))]
-			if s.rows[i].noID {
-				entry = nil // its stand-in is not kept; lowering the bound is right for every row
-			}
-		}
-		if entry != nil {
+		if entry := e.heldBy(s, i); entry != nil {
 			entry.back(order, s.oldest)
 			return
 		}
 		e.bound.lower(order)
 	})
+}
+
+// heldBy is the entry that a row in flight is held by; nil: none.
+func (e *engine) heldBy(s *sent, i int) *entry {
+	switch {
+	case !s.rows[i].noKey:
+		return e.held.keys[string(e.flight.key(s, i))]
+	case s.rows[i].noID:
+		return nil // its stand-in is not kept; lowering the bound is right for every row
+	}
+	return e.held.ids[string(e.flight.value(s, i, 0))]
+}
+
+// placeHeld notes in which bucket held keys are. Their heads are in flight.
+func (e *engine) placeHeld() {
+	if !e.division.on || e.flight == nil {
+		return
+	}
+	for s, i := range e.flight.unended {
+		if entry := e.heldBy(s, i); entry != nil {
+			entry.bucket = int(s.rows[i].bucket)
+		}
+	}
 }
 
 // status is how it goes. The age of the oldest row comes with the reads: what is in flight or held is the oldest there
@@ -186,11 +206,18 @@ func (e *engine) status(now time.Time) sdk.SourceStatus {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	st := sdk.SourceStatus{State: sdk.StateStreaming, Text: e.text, OldestUnpublished: -1, LagBytes: -1, Backlog: -1}
+	d := &e.division
+	if d.on && st.Text == "" {
+		st.Text = d.text()
+	}
+	if d.on && d.owned == 0 {
+		st.State = sdk.StateStandby
+	}
 	oldest := min(e.flight.oldest(), e.held.oldest())
 	switch {
 	case oldest != math.MaxInt64:
 		st.OldestUnpublished = max(0, now.Add(e.clock).Sub(time.UnixMicro(oldest)))
-	case e.flight.events == 0 && len(e.held.keys)+len(e.held.ids) == 0:
+	case e.flight.events == 0 && len(e.held.keys)+len(e.held.ids) == 0 && d.reads() != 0:
 		st.OldestUnpublished = 0
 	}
 	st.Metrics = []sdk.Metric{
@@ -199,6 +226,11 @@ func (e *engine) status(now time.Time) sdk.SourceStatus {
 		{Name: "rows_found_by_sweep_total", Value: float64(e.found)},
 		{Name: "reads_total", Value: float64(e.reads)},
 		{Name: "reads_bounded_total", Value: float64(e.bounded)},
+	}
+	if d.on {
+		st.Metrics = append(st.Metrics,
+			sdk.Metric{Name: "buckets_owned", Value: float64(d.owned.count())},
+			sdk.Metric{Name: "relays", Value: float64(d.relays)})
 	}
 	return st
 }

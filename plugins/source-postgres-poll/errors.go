@@ -17,6 +17,7 @@ const codeCanceled = "57014"
 
 var (
 	errUnlockedElsewhere = errors.New("the advisory lock was not ours when it was given back")
+	errHostSilent        = fmt.Errorf("the host has given no sign of life for %s", hostSilence)
 	errStandbyServer     = errors.New("the server is a read-only standby")
 	errStillPending      = errors.New("published rows are still pending after they were marked")
 )
@@ -62,6 +63,9 @@ func classify(err error) *sdk.Error {
 	case errors.Is(err, errUnlockedElsewhere):
 		return sdk.Config(err).WithCode("pooler_transaction_mode").
 			WithHint("point dsn at the server itself, or at a pool in session mode")
+	case errors.Is(err, errHostSilent):
+		// It is frozen, or its machine is. The lock is free; another relay may have it.
+		return sdk.Transient(err).WithCode("host_silent")
 	case errors.Is(err, errStandbyServer):
 		// After a fail-over the name may point here for a while; a multi-host DSN finds the primary by itself.
 		return sdk.Transient(err).WithCode("read_only_server").
@@ -130,7 +134,7 @@ func classifyState(err error, e *pgconn.PgError) *sdk.Error {
 		// Shutting down, crashed, starting up, database dropped: it will be back.
 		return sdk.Transient(err).WithCode("server_shutdown")
 	case "57P05":
-		// idle_session_timeout: we were frozen for 10 s. The lock is free; another relay may have it.
+		// idle_session_timeout: we were frozen for 7 s. The lock is free; another relay may have it.
 		return sdk.Transient(err).WithCode("lock_lost")
 	}
 	if strings.HasPrefix(e.Code, "08") {

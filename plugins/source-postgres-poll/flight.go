@@ -21,7 +21,9 @@ type flight struct {
 	events int     // open
 	bytes  int
 	keyed  int // open rows that came by a read of released keys
-	acked  []ref
+
+	inBucket bucketCounts // open rows of each
+	acked    []ref
 
 	// leftOut are the numbers of rows that are settled and cannot be deleted, because nothing identifies them.
 	leftOut map[int64]struct{}
@@ -51,6 +53,8 @@ type row struct {
 	noID  bool // nothing identifies it
 	noKey bool
 	keyed bool
+
+	bucket uint8 // 0 where nobody shares the outbox
 }
 
 type rowState uint8
@@ -88,8 +92,8 @@ func (f *flight) room() (events, bytes int) {
 }
 
 // add appends a row to a batch that is not in flight yet. size is what it counts in the window.
-func (s *sent) add(r *outbox.Row, size int, keyed bool) {
-	n := row{order: r.Order, size: int32(min(size, math.MaxInt32)), noKey: len(r.Event.Key) == 0, keyed: keyed}
+func (s *sent) add(r *outbox.Row, size int, keyed bool, bucket uint8) {
+	n := row{order: r.Order, size: int32(min(size, math.MaxInt32)), noKey: len(r.Event.Key) == 0, keyed: keyed, bucket: bucket}
 	for _, v := range r.Unique {
 		n.noID = n.noID || v == nil
 		s.data = append(s.data, v...)
@@ -111,6 +115,7 @@ func (f *flight) take(s *sent) {
 	f.events += len(s.rows)
 	for i := range s.rows {
 		f.bytes += int(s.rows[i].size)
+		f.inBucket[s.rows[i].bucket]++
 		if s.rows[i].keyed {
 			f.keyed++
 		}
@@ -237,6 +242,7 @@ func (f *flight) end(s *sent, i int) {
 	s.open--
 	f.events--
 	f.bytes -= int(r.size)
+	f.inBucket[r.bucket]--
 	if r.keyed {
 		f.keyed--
 	}
@@ -244,6 +250,17 @@ func (f *flight) end(s *sent, i int) {
 		h := f.hash(f.values(s, i))
 		delete(f.hashes, h)
 		f.gone[h] = struct{}{}
+	}
+}
+
+// unended yields every row that has not left the window.
+func (f *flight) unended(yield func(s *sent, i int) bool) {
+	for _, s := range f.sent {
+		for i := range s.rows {
+			if s.rows[i].state != rowEnded && !yield(s, i) {
+				return
+			}
+		}
 	}
 }
 
@@ -282,11 +299,9 @@ func (f *flight) orders(dst []byte, above func(int64) bool) []byte {
 		flush()
 		from, to, open = o, o, true
 	}
-	for _, s := range f.sent {
-		for i := range s.rows {
-			if r := &s.rows[i]; r.state != rowEnded && above(r.order) {
-				put(r.order)
-			}
+	for s, i := range f.unended {
+		if o := s.rows[i].order; above(o) {
+			put(o)
 		}
 	}
 	for o := range f.leftOut {

@@ -17,7 +17,7 @@ func newSent(_ require.TestingT, orders ...int64) *sent {
 	for _, o := range orders {
 		r := outbox.Row{Order: o, Unique: [][]byte{fmt.Append(nil, "id-", o), []byte("p")}}
 		r.Event.Key = fmt.Append(nil, "k", o%3)
-		s.add(&r, 10, false)
+		s.add(&r, 10, false, uint8(o%64))
 	}
 	return s
 }

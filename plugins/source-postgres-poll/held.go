@@ -21,6 +21,7 @@ type held struct {
 type entry struct {
 	floor     int64 // nothing of it is left at or below; MinInt64: not known
 	oldest    int64 // earliest time among what went back, µs since 1970; MaxInt64: none
+	bucket    int   // where several relays share the outbox; -1: not known, its head is not in flight here
 	releasing bool
 	touched   bool // held again, or something went back, since releasing was called
 }
@@ -39,7 +40,7 @@ func (h *held) hold(in map[string]*entry, name string, floor int64) {
 		e.releasing, e.touched = false, true // its rows are not all read: the floor stays
 		return
 	}
-	in[name] = &entry{floor: floor, oldest: math.MaxInt64}
+	in[name] = &entry{floor: floor, oldest: math.MaxInt64, bucket: -1}
 }
 
 // back notes a row that went back.
@@ -91,6 +92,29 @@ func (h *held) done(entries []*entry) {
 			if gone[e] {
 				delete(m, name)
 				h.lists = nil
+			}
+		}
+	}
+}
+
+// buckets are those of what is held, as far as they are known.
+func (h *held) buckets() (s buckets) {
+	for _, m := range []map[string]*entry{h.keys, h.ids} {
+		for _, e := range m {
+			if e.bucket >= 0 {
+				s |= 1 << e.bucket
+			}
+		}
+	}
+	return s
+}
+
+// forgetFloors tells that rows of these buckets went unread for a while, and may be anywhere.
+func (h *held) forgetFloors(s buckets) {
+	for _, m := range []map[string]*entry{h.keys, h.ids} {
+		for _, e := range m {
+			if e.bucket < 0 || s.has(e.bucket) {
+				e.floor = math.MinInt64
 			}
 		}
 	}

@@ -24,10 +24,19 @@ func lockKey(table uint32, bucket int) int64 {
 // tryLock asks for the lock once. What is read afterwards must be a statement of its own: this one's snapshot is older
 // than the lock, and shows rows that the last leader has deleted.
 func (s *session) tryLock(ctx context.Context, key int64) (ok bool, err error) {
+	return s.try(ctx, "pg_try_advisory_lock", key)
+}
+
+// tryLockShared asks for it beside others that have it shared.
+func (s *session) tryLockShared(ctx context.Context, key int64) (ok bool, err error) {
+	return s.try(ctx, "pg_try_advisory_lock_shared", key)
+}
+
+func (s *session) try(ctx context.Context, function string, key int64) (ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	var pid int32
-	err = s.conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1), pg_backend_pid()`, key).Scan(&ok, &pid)
+	err = s.conn.QueryRow(ctx, `SELECT `+function+`($1), pg_backend_pid()`, key).Scan(&ok, &pid)
 	if err == nil && pid != s.backend {
 		err = errPooled
 	}
@@ -36,13 +45,18 @@ func (s *session) tryLock(ctx context.Context, key int64) (ok bool, err error) {
 
 // unlock gives the lock back. That it was not ours means that the session was not one.
 func (s *session) unlock(ctx context.Context, key int64) error {
+	return s.unlockAll(ctx, "pg_advisory_unlock", []int64{key})
+}
+
+func (s *session) unlockAll(ctx context.Context, function string, keys []int64) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	var ok bool
-	if err := s.conn.QueryRow(ctx, `SELECT pg_advisory_unlock($1)`, key).Scan(&ok); err != nil {
+	var all bool
+	err := s.conn.QueryRow(ctx, `SELECT coalesce(bool_and(`+function+`(key)), true) FROM unnest($1::int8[]) AS key`, keys).Scan(&all)
+	if err != nil {
 		return fmt.Errorf("give the lock back: %w", err)
 	}
-	if !ok {
+	if !all {
 		return errUnlockedElsewhere
 	}
 	return nil

@@ -26,23 +26,32 @@ func TestLockKeyNeverChanges(t *testing.T) {
 	require.NotEqual(t, lockKey(1, 1), lockKey(11, 0))
 }
 
-// write feeds rows of 20 keys in the background until the returned function is called; that tells how many.
+// writeRows feeds rows of 20 keys in the background until the returned function is called; that tells how many.
 func writeRows(t *testing.T, d *db) (stop func() int) {
+	t.Helper()
+	return writeKeys(t, d, 20, time.Millisecond)
+}
+
+// writeKeys feeds a row of each key at a pace.
+func writeKeys(t *testing.T, d *db, keys int, pace time.Duration) (stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	c := d.session()
 	done := make(chan int)
 	go func() {
 		n := 0
+		tick := time.NewTicker(pace)
+		defer tick.Stop()
 		for ctx.Err() == nil {
+			<-tick.C
 			n++
 			if _, err := c.Exec(context.Background(), `INSERT INTO outbox (aggregate_id, type, payload)
-				SELECT k, 't', jsonb_build_object('n', $1::int) FROM generate_series(1, 20) k`, n); err != nil {
+				SELECT k, 't', jsonb_build_object('n', $1::int) FROM generate_series(1, $2::int) k`, n, keys); err != nil {
 				t.Error(err)
 				break
 			}
 		}
-		done <- 20 * n
+		done <- keys * n
 	}()
 	return func() int {
 		cancel()

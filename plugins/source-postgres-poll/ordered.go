@@ -25,7 +25,7 @@ func (r *reader) readOrdered(ctx context.Context) (outcome, error) {
 		return outcome{blocked: true}, nil
 	}
 	l := load{r: r, events: min(events, r.c.Batch), bytes: min(bytes, readBytes), last: math.MinInt64, above: math.MinInt64}
-	w := r.q.where()
+	w := r.where()
 	entries, floor := e.held.releasing()
 	r.byKey = !r.byKey && len(entries) > 0 && e.keyedRoom() > 0
 	sweep := false

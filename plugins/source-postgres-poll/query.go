@@ -17,12 +17,17 @@ type queries struct {
 	pending string
 	set     string // the SET list of published rows; "": they are deleted
 	key, id outbox.Operand
+	bucket  string // the expression for a row's bucket, where relays share the outbox; else ""
+	width   int    // of the layout's select list, before the bucket
 }
 
 func newQueries(l *outbox.Layout, c config) *queries {
 	q := &queries{l: l, pending: c.Pending, key: l.Key(), id: l.ID()}
 	if c.after() == outbox.AfterSet {
 		q.set = setList(c.AfterPublish)
+	}
+	if c.Sharing == sharingBuckets {
+		q.bucket, q.width = l.Bucket(), len(l.Formats())
 	}
 	return q
 }
@@ -131,11 +136,12 @@ func (q *queries) byTime(w *where, limit int) statement {
 
 func (q *queries) read(w *where, orderBy string, limit int) statement {
 	n := w.param(strconv.AppendInt(nil, int64(limit), 10))
+	list, formats := q.columns()
 	return statement{
 		sql: fmt.Sprintf("SELECT %s\nFROM %s%s\n%s LIMIT $%d::bigint",
-			q.l.Select(), q.l.Table.Name, w, strings.TrimSpace(orderBy), n),
+			list, q.l.Table.Name, w, strings.TrimSpace(orderBy), n),
 		params:  w.params,
-		formats: q.l.Formats(),
+		formats: formats,
 		limit:   limit,
 	}
 }
@@ -170,11 +176,12 @@ func (q *queries) roundOrder() string {
 func (q *queries) chunk(w *where, arrays [][]byte, size int) statement {
 	from, on := q.unnest(w, arrays)
 	w.add(on)
+	list, formats := q.columns()
 	return statement{
 		sql: fmt.Sprintf("SELECT %s, relevo_n\nFROM unnest(%s) WITH ORDINALITY AS relevo_u(%s, relevo_n), %s%s\nORDER BY relevo_n",
-			q.l.Select(), from, q.aliases(), q.l.Table.Name, w),
+			list, from, q.aliases(), q.l.Table.Name, w),
 		params:  w.params,
-		formats: append(q.l.Formats(), 1),
+		formats: append(formats, 1),
 		limit:   size,
 	}
 }

@@ -22,10 +22,10 @@ const (
 	// tens of milliseconds are ordinary, and must not cost the next event twice that.
 	idleFactor = 16
 	// pingInterval keeps idle_session_timeout away while there is nothing to read.
-	pingInterval = 3 * time.Second
-	// hostSilence is how long the host may give no sign of life before the pings stop: two of its health checks missed,
-	// and a little.
-	hostSilence = 12 * time.Second
+	pingInterval = 2 * time.Second
+	// hostSilence is how long the host may give no sign of life before the session is closed: three of its health checks
+	// missed.
+	hostSilence = 6 * time.Second
 	// readBytes caps one read, so that the first rows of a full window are on their way while the next are read.
 	readBytes = 2 * wire.MaxBatch
 	// firstStep is how many rows are fetched before anything is known of their size.
@@ -42,6 +42,8 @@ type reader struct {
 	c   config
 	st  stream
 	log *slog.Logger
+
+	share *share // nil: this relay has the outbox to itself
 
 	out  chan item       // to send; capacity 1: the next read runs while a batch is sent
 	free chan *sdk.Batch // batches that were sent
@@ -90,6 +92,9 @@ func (r *reader) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		default:
 		}
+		if err := r.keepShare(ctx); err != nil {
+			return err
+		}
 		if err := r.answer(ctx); err != nil {
 			return err
 		}
@@ -118,10 +123,20 @@ func (r *reader) run(ctx context.Context) error {
 }
 
 func (r *reader) read(ctx context.Context) (outcome, error) {
+	if r.e.readable() == 0 {
+		return outcome{}, nil
+	}
 	if r.q.l.Order == nil {
 		return r.readRound(ctx)
 	}
 	return r.readOrdered(ctx)
+}
+
+// where is what every read asks for. e.mu is held.
+func (r *reader) where() *where {
+	w := r.q.where()
+	r.q.in(w, r.e.division.reads())
+	return w
 }
 
 // answer tells the host that keys are held. What was read of them before is in the queue, or sent; the next query
@@ -142,7 +157,7 @@ func (r *reader) queue(ctx context.Context, it item) error {
 		return nil
 	default:
 	}
-	t := time.NewTicker(pingInterval)
+	t := time.NewTicker(r.signInterval())
 	defer t.Stop()
 	for {
 		select {
@@ -151,7 +166,7 @@ func (r *reader) queue(ctx context.Context, it item) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-t.C:
-			if err := r.ping(ctx); err != nil {
+			if err := r.sign(ctx); err != nil {
 				return err
 			}
 		}
@@ -197,7 +212,7 @@ func (r *reader) rest(ctx context.Context, d time.Duration, blocked bool) error 
 	if blocked {
 		due = nil
 	}
-	p := time.NewTicker(pingInterval)
+	p := time.NewTicker(r.signInterval())
 	defer p.Stop()
 	for {
 		if r.e.wanted(blocked) {
@@ -212,7 +227,7 @@ func (r *reader) rest(ctx context.Context, d time.Duration, blocked bool) error 
 			return nil
 		case <-r.e.wakeRead:
 		case <-p.C:
-			if err := r.ping(ctx); err != nil {
+			if err := r.sign(ctx); err != nil {
 				return err
 			}
 		}
@@ -223,7 +238,7 @@ func (r *reader) rest(ctx context.Context, d time.Duration, blocked bool) error 
 func (e *engine) wanted(blocked bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.unheld) > 0 {
+	if len(e.unheld) > 0 || e.drained() != 0 {
 		return true
 	}
 	events, _ := e.flight.room()
@@ -237,22 +252,61 @@ func (e *engine) wanted(blocked bool) bool {
 }
 
 // keyedWork reports whether a read of released keys can be done.
-func (e *engine) keyedWork() bool { return e.held.waiting() && e.keyedRoom() > 0 }
+func (e *engine) keyedWork() bool {
+	return e.held.waiting() && e.keyedRoom() > 0 && e.division.reads() != 0
+}
 
 // keyedRoom is how many rows of released keys may still be read: a key with a long backlog is not to fill the window.
 func (e *engine) keyedRoom() int { return max(1, e.flight.window.Events/4) - e.flight.keyed }
 
-// ping shows the server that we live, so that it keeps the session and the lock; only as long as the host lives. What
-// stands for that is the end of ctx, which comes with the end of the host's process or connection, and the time of its
-// last health check where the SDK tells it: a host that is frozen must lose the lock.
-func (r *reader) ping(ctx context.Context) error {
-	if h, ok := r.st.(interface{ HostSeen() time.Time }); ok && time.Since(h.HostSeen()) > hostSilence {
-		return nil
+// sign shows the server, while nothing is read, that we live, so that it keeps the session and what it holds. A look at the
+// share is a sign, too.
+func (r *reader) sign(ctx context.Context) error {
+	if r.share != nil {
+		return r.keepShare(ctx)
+	}
+	if err := r.hostLives(); err != nil {
+		return err
 	}
 	if err := r.s.ping(ctx); err != nil {
 		return lost(fmt.Errorf("keep the session: %w", err), "lock_lost")
 	}
 	return nil
+}
+
+func (r *reader) signInterval() time.Duration {
+	if r.share != nil {
+		return shareInterval
+	}
+	return pingInterval
+}
+
+// keepShare does what is due for the share.
+func (r *reader) keepShare(ctx context.Context) error {
+	if err := r.hostLives(); err != nil || r.share == nil {
+		return err
+	}
+	err := r.share.keep(ctx)
+	if err != nil && again(err) {
+		r.log.Warn("share of the outbox not settled, trying again", "err", err)
+		return nil
+	}
+	if err != nil {
+		return lost(err, "lock_lost")
+	}
+	return nil
+}
+
+// hostLives closes the session when the host gives no sign of life: one that is frozen must lose what it holds. The end of
+// its process or connection is the end of ctx; what is left is the time of its last health check, where the SDK tells it.
+// The session is closed here and now, since what waits for that host may wait for ever.
+func (r *reader) hostLives() error {
+	h, ok := r.st.(interface{ HostSeen() time.Time })
+	if !ok || time.Since(h.HostSeen()) <= hostSilence {
+		return nil
+	}
+	r.s.close()
+	return classify(errHostSilent)
 }
 
 // pace is how long to wait between reads.
@@ -320,7 +374,7 @@ func (l *load) take(values [][]byte) bool {
 		r.Reject(err)
 		b.Reject(*r.Rejected)
 	}
-	l.sent[len(l.sent)-1].add(r, size, l.keyed)
+	l.sent[len(l.sent)-1].add(r, size, l.keyed, l.r.q.bucketOf(values))
 	l.rows, l.size, l.last = l.rows+1, l.size+size, max(l.last, r.Order)
 	if r.Order <= l.above {
 		l.found++

@@ -54,7 +54,7 @@ func (r *reader) readReleased(ctx context.Context, l *load, entries []*entry) (m
 	e := r.e
 	e.mu.Lock()
 	e.flight.beginRead()
-	w := r.q.where()
+	w := r.where()
 	r.q.releasing(w, e.held)
 	l.keyed, l.events = true, min(l.events, e.keyedRoom())
 	limit := l.events + e.flight.events
@@ -108,7 +108,7 @@ func (r *reader) readChunk(ctx context.Context, l *load) (more bool, err error) 
 	}
 	e.mu.Lock()
 	e.flight.beginRead()
-	w := r.q.where()
+	w := r.where()
 	r.q.notHeld(w, e.held)
 	q := r.q.chunk(w, arrays, size)
 	e.mu.Unlock()
@@ -156,7 +156,7 @@ func (r *reader) list(ctx context.Context) error {
 	rd.data, rd.ends, rd.n, rd.next, rd.full = rd.data[:0], rd.ends[:0], 0, 0, false
 	e.mu.Lock()
 	e.flight.beginRead()
-	w := r.q.where()
+	w := r.where()
 	r.q.notHeld(w, e.held)
 	q := r.q.round(w, roundLimit)
 	e.mu.Unlock()

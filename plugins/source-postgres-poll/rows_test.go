@@ -358,7 +358,7 @@ func TestConfigFaults(t *testing.T) {
 		{"pending_invalid", "", map[string]any{"pending": "seq > ", "after_publish": "delete"}},
 		{"order_type_unsupported", "", map[string]any{"columns": map[string]any{"order": "created_at"}, "after_publish": "delete"}},
 		{"config_invalid", "", map[string]any{"columns": map[string]any{"order": "seq"}}},
-		{"config_invalid", "", map[string]any{"sharing": "buckets"}},
+		{"config_invalid", "", map[string]any{"sharing": "all"}},
 		{"config_invalid", "", map[string]any{"retention": "1d"}},
 		{"config_invalid", "", map[string]any{"preset": "debezum"}},
 		{"database_missing", "", map[string]any{"dsn": strings.Replace(d.dsn, "relevo_", "gone_", 1)}},

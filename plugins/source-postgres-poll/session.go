@@ -55,8 +55,8 @@ var settings = [][2]string{
 var readerSettings = [][2]string{
 	// A frozen host goes on answering keep-alives. Its session ends here, and the lock goes to a standby: between two
 	// reads, and between two steps of one.
-	{"idle_session_timeout", "10s"},
-	{"idle_in_transaction_session_timeout", "10s"},
+	{"idle_session_timeout", "7s"},
+	{"idle_in_transaction_session_timeout", "7s"},
 }
 
 // removerSettings are those of the session that deletes or marks.

@@ -95,17 +95,37 @@ func (s *source) lead(ctx, soft context.Context) error {
 	if err := probePooler(soft, reader, remover); err != nil {
 		return softly(soft, classify(err))
 	}
-	layout, key, err := s.lock(soft, reader)
+	layout, own, err := s.own(soft, reader)
 	if err != nil {
 		return err
 	}
-	if err := s.work(ctx, reader, remover, layout); err != nil {
+	if err := s.work(ctx, reader, remover, layout, own.share); err != nil {
 		return err
 	}
-	if err := reader.unlock(context.WithoutCancel(ctx), key); err != nil {
+	if err := own.leave(context.WithoutCancel(ctx)); err != nil {
 		return lost(err, "lock_lost")
 	}
 	return errStop
+}
+
+// ownership is what a relay holds while it works.
+type ownership struct {
+	leave func(ctx context.Context) error // gives it back
+	share *share                          // nil: the outbox is ours alone
+}
+
+// own stands by until the outbox is ours, or ours to share.
+func (s *source) own(ctx context.Context, reader *session) (*outbox.Layout, ownership, error) {
+	if s.c.Sharing == sharingBuckets {
+		layout, keys, err := s.enter(ctx, reader)
+		if err != nil {
+			return nil, ownership{}, err
+		}
+		h := &share{e: s.e, s: reader, k: keys, log: s.log}
+		return layout, ownership{leave: h.leave, share: h}, nil
+	}
+	layout, key, err := s.lock(ctx, reader)
+	return layout, ownership{leave: func(ctx context.Context) error { return reader.unlock(ctx, key) }}, err
 }
 
 // connect tries until it has a session. What only a person can mend it returns.
@@ -203,8 +223,13 @@ func (s *source) layout(ctx context.Context, reader *session) (*outbox.Layout, e
 }
 
 func (s *source) standBy(ctx context.Context, reader *session, key int64) error {
+	return s.standByFor(ctx, "another relay reads this outbox", func(ctx context.Context) (bool, error) { return reader.tryLock(ctx, key) })
+}
+
+// standByFor waits until try gives the lock.
+func (s *source) standByFor(ctx context.Context, reason string, try func(context.Context) (bool, error)) error {
 	for since := (time.Time{}); ; {
-		ok, err := reader.tryLock(ctx, key)
+		ok, err := try(ctx)
 		if e := context.Cause(ctx); e != nil {
 			return e // also when it was given: it ends with the session
 		}
@@ -220,7 +245,7 @@ func (s *source) standBy(ctx context.Context, reader *session, key int64) error 
 			}
 			since = now
 			if err := s.s.Status(sdk.SourceStatus{
-				State: sdk.StateStandby, Text: "another relay reads this outbox", OldestUnpublished: -1, LagBytes: -1, Backlog: -1,
+				State: sdk.StateStandby, Text: reason, OldestUnpublished: -1, LagBytes: -1, Backlog: -1,
 			}); err != nil {
 				return err
 			}
@@ -232,18 +257,19 @@ func (s *source) standBy(ctx context.Context, reader *session, key int64) error 
 }
 
 // work reads and removes until the host says stop; then the acks that came before it have taken effect.
-func (s *source) work(ctx context.Context, reader, rem *session, l *outbox.Layout) error {
+func (s *source) work(ctx context.Context, reader, rem *session, l *outbox.Layout, h *share) error {
 	order := describeOrder(l)
 	for _, p := range l.Ignored {
 		s.log.Warn("a column is not used", "reason", p.Message, "hint", p.Hint)
 	}
-	s.log.Info("reading the outbox", "after_publish", removes(s.c), "order", order.name, "order_column", order.column, "hint", order.hint)
+	s.log.Info("reading the outbox", "after_publish", removes(s.c), "sharing", s.c.Sharing, "order", order.name, "order_column", order.column, "hint", order.hint)
 	if err := s.s.Opened(sdk.SourceOpened{HoldsKeys: true, Order: order.name}); err != nil {
 		return err
 	}
 	s.e.bind(l)
 	q := newQueries(l, s.c)
 	r := newReader(s.e, reader, q, s.c, s.s, s.log)
+	r.share = h
 	d := &remover{e: s.e, s: rem, q: q, log: s.log, what: removes(s.c), limit: max(s.c.Batch, 1000)}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { defer close(r.out); return r.run(gctx) })
