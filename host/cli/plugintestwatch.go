@@ -48,7 +48,7 @@ func (w *watching) stop() {
 }
 
 func (w *watching) run() {
-	tick := time.NewTicker(time.Second / 2)
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
@@ -66,7 +66,7 @@ func (w *watching) draw() {
 	if took := time.Since(w.since); w.check != "" && took > time.Second {
 		w.wipe()
 		w.shown = true
-		w.s.printf("%s", w.s.paint(dim, "… "+w.check+", "+took.Round(time.Second).String()))
+		w.s.printf("%s", w.s.paint(dim, "… "+w.check+", "+took.Truncate(time.Second).String()))
 	}
 }
 

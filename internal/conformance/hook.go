@@ -35,11 +35,11 @@ func (r *attempt) canPutRejected() bool {
 }
 
 // put puts events into the source. A source that makes its own needs no help.
-func (r *attempt) put(ctx context.Context, events, keys int) error {
+func (r *attempt) put(ctx context.Context, events int) error {
 	if r.noEvents == nil && r.canPut() {
-		r.try("put %d events over %d keys", events, keys)
+		r.try("put %d events over %d keys", events, someKeys)
 	}
-	return r.feed(ctx, events, keys)
+	return r.feed(ctx, events, someKeys)
 }
 
 // feed does the same and says nothing of it.

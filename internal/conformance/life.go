@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -21,8 +22,7 @@ const (
 // everyPlugin are the checks of sources and sinks alike, in order: the first ones find out what the others need.
 var everyPlugin = []check{
 	{
-		name: "handshake", anchor: "handshake", run: handshake,
-		rule: "The first line on stdout is the handshake, within the start time-out; then the health of \"plugin\" is SERVING.",
+		name: "handshake", anchor: startRule.anchor, run: handshake, rule: startRule.text,
 	},
 	{name: "describe", anchor: "describe", finds: true, run: describe, rule: "Describe answers without a configuration, with name, version, kind and summary."},
 	{name: "describe-command", anchor: "describe", run: describeCommand, rule: "`<exe> describe` prints the same answer as JSON, without a handshake."},
@@ -68,9 +68,11 @@ var nobodyConnects = check{
 func handshake(ctx context.Context, r *attempt) error {
 	r.try("started the plugin, connected, asked for its health")
 	start := time.Now()
-	_, err := r.connected(ctx)
+	if _, err := r.connected(ctx); err != nil {
+		return err
+	}
 	r.saw("SERVING after %v", time.Since(start).Round(time.Millisecond))
-	return err
+	return nil
 }
 
 // opened starts the plugin and opens a stream.
@@ -137,7 +139,7 @@ func bareEnvironment(ctx context.Context, r *attempt) error {
 	r.try("started the plugin with no PATH, HOME, LANG, …, opened a stream and stopped it")
 	p, err := r.start(ctx, r.authorEnv())
 	if err != nil {
-		return err
+		return errors.New(err.Error()) // what is broken is not the handshake
 	}
 	if err := p.connect(ctx, r.spec.startTimeout()); err != nil {
 		return err

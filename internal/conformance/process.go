@@ -77,28 +77,33 @@ func (s *suite) authorEnv() []string {
 func (r *attempt) start(ctx context.Context, env []string) (*process, error) {
 	p, err := launch(r.path, append(r.handshakeEnv(), env...))
 	if err != nil {
-		return nil, err
+		return nil, &ruleError{startRule, err}
 	}
 	r.processes = append(r.processes, p)
 	r.routinely("started the plugin")
-	ctx, cancel := context.WithTimeout(ctx, r.spec.startTimeout())
+	ctx, cancel := context.WithTimeoutCause(ctx, r.spec.startTimeout(), fmt.Errorf("no handshake line on stdout within %v", r.spec.startTimeout()))
 	defer cancel()
 	select {
 	case line := <-p.first:
-		if line == "" { // its stdout has ended, and perhaps the process
-			p.settle()
-			select {
-			case <-p.exited:
-				return nil, fmt.Errorf("the process ended before its handshake line: %v", p.state)
-			default:
-			}
+		if p.address, err = parseHandshake(line, r.dir); err != nil {
+			return nil, &ruleError{startRule, p.orEnded(err)}
 		}
-		p.address, err = parseHandshake(line, r.dir)
-		return p, err
+		return p, nil
 	case <-p.exited:
-		return nil, fmt.Errorf("the process ended before its handshake line: %v", p.state)
+		return nil, &ruleError{startRule, p.orEnded(nil)}
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no handshake line on stdout within %v", r.spec.startTimeout())
+		return nil, &ruleError{startRule, context.Cause(ctx)}
+	}
+}
+
+// orEnded is err, or that the process has ended, which explains it.
+func (p *process) orEnded(err error) error {
+	p.settle()
+	select {
+	case <-p.exited:
+		return fmt.Errorf("the process ended before its handshake line: %v", p.state)
+	default:
+		return err
 	}
 }
 
@@ -108,7 +113,10 @@ func (r *attempt) connected(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, p.connect(ctx, r.spec.startTimeout())
+	if err := p.connect(ctx, r.spec.startTimeout()); err != nil {
+		return nil, &ruleError{startRule, err}
+	}
+	return p, nil
 }
 
 func launch(path string, env []string) (*process, error) {
@@ -304,21 +312,26 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lines is at most eight: the last ones, or where a Go program began to tell why it crashed.
+// lines is at most sixteen that are not empty: the last ones, or where a Go program began to tell why it crashed.
 func (t *tail) lines() []string {
+	const most = 16
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := strings.TrimSpace(string(t.text))
-	if text == "" {
-		return nil
-	}
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
-			return lines[i:min(i+8, len(lines))]
+	var lines []string
+	crash := -1
+	for line := range strings.Lines(string(t.text)) {
+		if line = strings.TrimRight(strings.ReplaceAll(line, "\t", "  "), "\r\n "); line == "" {
+			continue
 		}
+		if crash < 0 && (strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ")) {
+			crash = len(lines)
+		}
+		lines = append(lines, line)
 	}
-	return lines[max(0, len(lines)-8):]
+	if crash >= 0 {
+		return lines[crash:min(crash+most, len(lines))]
+	}
+	return lines[max(0, len(lines)-most):]
 }
 
 func (t *tail) size() int {

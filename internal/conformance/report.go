@@ -153,8 +153,11 @@ func (r *attempt) lastWords() (words []string) {
 			}
 		default:
 		}
-		for _, line := range p.stderr.lines() {
-			words = append(words, fmt.Sprintf("process %d: %s", p.cmd.Process.Pid, line))
+		if lines := p.stderr.lines(); len(lines) > 0 {
+			words = append(words, fmt.Sprintf("process %d on stderr:", p.cmd.Process.Pid))
+			for _, line := range lines {
+				words = append(words, "| "+line)
+			}
 		}
 	}
 	return words

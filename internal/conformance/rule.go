@@ -5,8 +5,9 @@ import "fmt"
 // rule is a sentence of the protocol and the anchor of its place on the page.
 type rule struct{ text, anchor string }
 
-// The rules that hold on every stream, whatever a check is about: who breaks one is shown that one.
+// The rules that hold for every process and every stream, whatever a check is about: who breaks one is shown that one.
 var (
+	startRule    = rule{"The first line on stdout is the handshake, within the start time-out; then the health of \"plugin\" is SERVING.", "handshake"}
 	openRule     = rule{"Open is answered with Opened, once, before anything but Status.", "open"}
 	numbersRule  = rule{"Numbers are consecutive from 1 on each stream, and every number ends exactly once.", "numbers"}
 	orderRule    = rule{"No event is acked before every earlier event of its key on the stream has ended.", "order"}
@@ -23,7 +24,7 @@ var (
 )
 
 var streamRules = []rule{
-	openRule, numbersRule, orderRule, failureRule, behindRule, stopRule, faultRule, eventRule, sizeRule, windowRule, positionRule, holdRule, rejectRule,
+	startRule, openRule, numbersRule, orderRule, failureRule, behindRule, stopRule, faultRule, eventRule, sizeRule, windowRule, positionRule, holdRule, rejectRule,
 }
 
 // ruleError is what breaks a rule that is not the one of the check that met it.

@@ -121,7 +121,7 @@ func TestRightPluginsPass(t *testing.T) {
 // runAll runs suites side by side and returns their results by name.
 func runAll(t *testing.T, subjects map[string]subject, target func(subject) conformance.Target) map[string][]conformance.Result {
 	t.Helper()
-	const atOnce = 8
+	const atOnce = 12 // they wait for most of the time
 	var (
 		mu      sync.Mutex
 		all     = map[string][]conformance.Result{}

@@ -28,10 +28,9 @@ func ackedIsPublished(ctx context.Context, r *attempt) error {
 	if err := r.observable(); err != nil {
 		return err
 	}
-	sizes := []int{1, 10, 100, 500}
-	r.try("sent batches of %v events, each to a new process that was killed at its first ack", sizes)
+	r.try("sent batches of 1, 10, 100 and 500 events, each to a new process that was killed at its first ack")
 	total := 0
-	for round, size := range sizes {
+	for round, size := range []int{1, 10, 100, 500} {
 		p, s, err := r.connectedSink(ctx)
 		if err != nil {
 			return err

@@ -63,7 +63,7 @@ func (r *attempt) connectedSource(ctx context.Context, o sourceOptions) (*proces
 
 // fed puts events in and opens a stream.
 func (r *attempt) fed(ctx context.Context, o sourceOptions) (*process, *sourceStream, error) {
-	if err := r.put(ctx, someEvents, someKeys); err != nil {
+	if err := r.put(ctx, someEvents); err != nil {
 		return nil, nil, err
 	}
 	return r.connectedSource(ctx, o)
@@ -170,7 +170,7 @@ func slowReader(ctx context.Context, r *attempt) error {
 	gate := make(chan struct{})
 	s.update(func() { s.gate = gate })
 	r.try("read nothing for %v", quiet)
-	err = r.put(ctx, 10*someEvents, someKeys)
+	err = r.put(ctx, 10*someEvents)
 	if err == nil {
 		err = s.settles(ctx, quiet, "a while", func() bool { return false })
 	}

@@ -42,7 +42,7 @@ func holdsKey(ctx context.Context, r *attempt) error {
 	}
 	r.try("gave %s back, acked the others", count(len(was), "event"))
 	// The others go on. The ledger refuses a batch with the key.
-	if err := r.put(ctx, someEvents, someKeys); err != nil {
+	if err := r.put(ctx, someEvents); err != nil {
 		return err
 	}
 	if err := s.settles(ctx, quiet, "what comes of other keys", func() bool { return false }); err != nil {

@@ -35,7 +35,7 @@ func makesProgress(ctx context.Context, r *attempt) error {
 	}
 	position := s.lastPosition()
 	done := s.ids(nil)
-	if err := r.put(ctx, someEvents, someKeys); err != nil {
+	if err := r.put(ctx, someEvents); err != nil {
 		return err
 	}
 	if err := s.reads(ctx, len(done)+someEvents); err != nil {

@@ -15,14 +15,14 @@ func rejectsRows(ctx context.Context, r *attempt) error {
 		return err
 	}
 	if r.canPutRejected() {
-		if err := r.put(ctx, good, good); err != nil {
+		if err := r.put(ctx, good); err != nil {
 			return err
 		}
 		r.try("put %d rows that can't be made into events", bad)
 		if err := r.putRejected(ctx, bad, good); err != nil {
 			return err
 		}
-		if err := r.put(ctx, good, good); err != nil {
+		if err := r.put(ctx, good); err != nil {
 			return err
 		}
 		if err := s.rejects(ctx, bad, good); err != nil {
