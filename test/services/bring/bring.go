@@ -2,7 +2,7 @@
 //
 // Every service takes the first way that works: a server that the environment names; installed programs, on a private port
 // with a throw-away directory; programs from the system's package manager, as root; programs from a package client that
-// is there. It says plainly which one it took.
+// is there. It says plainly which one it took. Languages, whose packages examples need, and tools are brought the same way.
 package bring
 
 import (
@@ -27,7 +27,7 @@ type Say func(format string, args ...any)
 // All brings up every service. If one can't be had, those that are up are closed again.
 func All(ctx context.Context, say Say) ([]*Service, error) {
 	var up []*Service
-	for _, start := range []func(context.Context, Say) (*Service, error){Postgres} {
+	for _, start := range []func(context.Context, Say) (*Service, error){Postgres, Python, Node, Promtool} {
 		s, err := start(ctx, say)
 		if err != nil {
 			return nil, errors.Join(err, Close(up))

@@ -81,14 +81,5 @@ func aptPostgres(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.Remove(conf)) }()
-	env := []string{"DEBIAN_FRONTEND=noninteractive"}
-	install := []string{"-o", "DPkg::Lock::Timeout=120", "install", "-y", "--no-install-recommends", "postgresql"}
-	if run(ctx, env, "/", "apt-get", install...) == nil {
-		return nil
-	}
-	// A fresh machine has no package lists yet.
-	if err := run(ctx, env, "/", "apt-get", "update"); err != nil {
-		return err
-	}
-	return run(ctx, env, "/", "apt-get", install...)
+	return aptInstall(ctx, "postgresql")
 }
