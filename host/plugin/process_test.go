@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/relevo-io/relevo/internal/langtest"
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
@@ -315,12 +317,10 @@ func TestEnvironment(t *testing.T) {
 
 func TestPluginInPython(t *testing.T) {
 	t.Parallel()
-	if out, err := exec.Command("python3", "-c", "import grpc, grpc_health").CombinedOutput(); err != nil {
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		t.Skipf("python3 with grpcio and grpcio-health-checking is not installed: %v: %s", err, lines[len(lines)-1])
-	}
+	python := langtest.Python(t)
 	s, l := hostile(t, "")
 	s.Path = script(t, "plugin.py")
+	s.Env["PATH"] = filepath.Dir(python) + ":" + os.Getenv("PATH") // where env looks for python3
 	p := mustLaunch(t, s)
 	l.await(t, "plugin: serving")
 	_, err := p.Describe(t.Context())

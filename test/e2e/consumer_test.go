@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -85,21 +86,9 @@ func (c *consumer) read(ctx context.Context) {
 }
 
 func (c *consumer) take(m jetstream.Msg) bool {
-	var body struct {
-		Key *int64
-		N   *int64
-	}
-	meta, err := m.Metadata()
-	if err == nil {
-		err = json.Unmarshal(m.Data(), &body)
-	}
-	d := delivery{id: m.Headers().Get("id"), at: time.Now()}
-	if body.Key != nil {
-		d.key = *body.Key
-	}
-	if body.N != nil {
-		d.n = *body.N
-	}
+	d, err := deliveryOf(m.Headers().Get("id"), m.Data())
+	meta, merr := m.Metadata()
+	err = errors.Join(err, merr)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -115,6 +104,23 @@ func (c *consumer) take(m jetstream.Msg) bool {
 	c.got = append(c.got, d)
 	c.times[d.id]++
 	return true
+}
+
+// deliveryOf reads what emit has written.
+func deliveryOf(id string, payload []byte) (delivery, error) {
+	var body struct {
+		Key *int64
+		N   *int64
+	}
+	err := json.Unmarshal(payload, &body)
+	d := delivery{id: id, at: time.Now()}
+	if body.Key != nil {
+		d.key = *body.Key
+	}
+	if body.N != nil {
+		d.n = *body.N
+	}
+	return d, err
 }
 
 // count is how many messages, and how many different events, there have been.
@@ -183,11 +189,19 @@ func (c *consumer) verdict() figures {
 
 // judge is verdict without the wait. discarded events need not have come.
 func (c *consumer) judge(discarded ...string) figures {
-	t := c.s.t
-	t.Helper()
+	c.s.t.Helper()
 	c.catchUp()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Empty(c.s.t, c.faults)
+	return c.s.judge(c.got, discarded...)
+}
+
+// judge compares what came, in its order, with what was committed.
+func (s *system) judge(got []delivery, discarded ...string) figures {
+	s.t.Helper()
 	committed := map[string]delivery{}
-	c.s.query(func(ctx context.Context, conn *pgx.Conn) error {
+	s.query(func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, "select event::text, coalesce(key, 0), coalesce(n, 0) from journal")
 		if err != nil {
 			return err
@@ -199,15 +213,16 @@ func (c *consumer) judge(discarded ...string) figures {
 		})
 		return err
 	})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	require.Empty(t, c.faults)
-	f := figures{committed: len(committed), delivered: len(c.times), repeats: len(c.got) - len(c.times)}
-	t.Logf("committed %d, delivered %d, repeats %d", f.committed, f.delivered, f.repeats)
-	w := compare(committed, c.got, discarded...)
-	require.Empty(t, first(w.lost), "%d lost", len(w.lost))
-	require.Empty(t, first(w.invented), "%d invented", len(w.invented))
-	require.Empty(t, first(w.disorder), "%d out of order", len(w.disorder))
+	events := map[string]bool{}
+	for _, d := range got {
+		events[d.id] = true
+	}
+	f := figures{committed: len(committed), delivered: len(events), repeats: len(got) - len(events)}
+	s.t.Logf("committed %d, delivered %d, repeats %d", f.committed, f.delivered, f.repeats)
+	w := compare(committed, got, discarded...)
+	require.Empty(s.t, first(w.lost), "%d lost", len(w.lost))
+	require.Empty(s.t, first(w.invented), "%d invented", len(w.invented))
+	require.Empty(s.t, first(w.disorder), "%d out of order", len(w.disorder))
 	return f
 }
 
