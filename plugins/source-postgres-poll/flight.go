@@ -13,8 +13,9 @@ import (
 // flight is what was read and has not left the window: numbers that the host has not ended, and numbers that it acked
 // whose rows are not deleted yet. Not safe for concurrent use: engine.mu guards it.
 type flight struct {
-	window sdk.Window
-	unique int // columns that identify a row
+	window  sdk.Window
+	unique  int  // columns that identify a row
+	byOrder bool // rows are removed by their order numbers, so each can be
 
 	next   uint64  // number of the next row
 	sent   []*sent // ascending, those with open rows
@@ -228,7 +229,7 @@ func (f *flight) takeAcked(buf []ref) []ref {
 // ended takes rows out of the window: their delete is committed.
 func (f *flight) ended(refs []ref) {
 	for _, r := range refs {
-		if r.s.rows[r.i].noID {
+		if r.s.rows[r.i].noID && !f.byOrder {
 			f.leftOut[r.s.rows[r.i].order] = struct{}{}
 		}
 		f.end(r.s, r.i)

@@ -19,10 +19,11 @@ type queries struct {
 	key, id outbox.Operand
 	bucket  string // the expression for a row's bucket, where relays share the outbox; else ""
 	width   int    // of the layout's select list, before the bucket
+	handle  []outbox.Column // by which rows are removed
 }
 
 func newQueries(l *outbox.Layout, c config) *queries {
-	q := &queries{l: l, pending: c.Pending, key: l.Key(), id: l.ID()}
+	q := &queries{l: l, pending: c.Pending, key: l.Key(), id: l.ID(), handle: l.Handle()}
 	if c.after() == outbox.AfterSet {
 		q.set = setList(c.AfterPublish)
 	}
@@ -191,11 +192,11 @@ func (q *queries) remove(arrays [][]byte) statement {
 	w := &where{}
 	table := q.l.Table.Name.String()
 	from := ""
-	if len(q.l.Unique) == 1 {
-		c := q.l.Unique[0]
+	if len(q.handle) == 1 {
+		c := q.handle[0]
 		w.add(fmt.Sprintf("%s.%s = ANY($%d::%s[])", table, outbox.Quote(c.Name), w.param(arrays[0]), c.SQLType))
 	} else {
-		lists, on := q.unnest(w, arrays)
+		lists, on := q.unnest(w, arrays) // more than one column are those of Unique
 		from = fmt.Sprintf("unnest(%s) AS relevo_u(%s)", lists, q.aliases())
 		w.add(on)
 	}
@@ -245,9 +246,9 @@ func (q *queries) aliases() string {
 	return strings.Join(names, ", ")
 }
 
-// arrays are empty lists for what identifies rows.
+// arrays are empty lists for what identifies rows: one for each column of the handle.
 func (q *queries) arrays(buf [][]byte) [][]byte {
-	buf = slices.Grow(buf[:0], len(q.l.Unique))[:len(q.l.Unique)]
+	buf = slices.Grow(buf[:0], len(q.handle))[:len(q.handle)]
 	for i := range buf {
 		buf[i] = append(buf[i][:0], '{')
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -24,6 +25,7 @@ type remover struct {
 
 	refs   []ref
 	arrays [][]byte
+	number []byte
 }
 
 // run works until reading has stopped and everything that was acked before is gone. After the stop it has drain.
@@ -105,7 +107,13 @@ func (d *remover) begin(refs []ref) int64 {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
 	d.arrays = d.q.arrays(d.arrays)
+	byOrder := d.q.l.HandleIsOrder()
 	for _, r := range refs {
+		if byOrder {
+			d.number = strconv.AppendInt(d.number[:0], r.s.rows[r.i].order, 10)
+			d.arrays[0] = outbox.AppendArray(d.arrays[0], d.number)
+			continue
+		}
 		if r.s.rows[r.i].noID {
 			continue // nothing to name it by; left out of later reads instead
 		}
