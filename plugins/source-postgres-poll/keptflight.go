@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/relevo-io/relevo/sdk"
 )
@@ -112,4 +113,28 @@ func (f *keptFlight) oldest() int64 {
 		t = min(t, b.oldest)
 	}
 	return t
+}
+
+// status is how it goes. The oldest event that is not acked is in flight, as far as there is anything in flight.
+func (f *keptFlight) status(now time.Time) sdk.SourceStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g := &f.figures
+	st := sdk.SourceStatus{State: sdk.StateStreaming, Text: g.text, OldestUnpublished: -1, LagBytes: -1, Backlog: -1}
+	oldest := f.oldest()
+	switch {
+	case oldest != math.MaxInt64:
+		st.OldestUnpublished = max(0, now.Add(time.Duration(g.clock)).Sub(time.UnixMicro(oldest)))
+	case f.events == 0:
+		st.OldestUnpublished = 0
+	}
+	if !g.more {
+		st.Backlog = int64(g.listed + f.events)
+	}
+	st.Metrics = []sdk.Metric{
+		{Name: "rows_read_total", Value: float64(g.rows)},
+		{Name: "pairs_total", Value: float64(g.pairs)},
+		{Name: "open_transactions", Value: float64(g.running)},
+	}
+	return st
 }

@@ -131,9 +131,8 @@ func (h *keptHost) receive() {
 			h.fault = m.GetFault()
 		}
 		through, on := uint64(len(h.got)), h.on
-		close(h.changed)
-		h.changed = make(chan struct{})
 		h.mu.Unlock()
+		h.tell()
 		switch {
 		case err != nil:
 			return
@@ -171,6 +170,14 @@ func (h *keptHost) batch(b *pluginv1.Batch) {
 
 func (h *keptHost) mark(position []byte) {
 	h.marks = append(h.marks, keptMark{uint64(len(h.got)), position})
+}
+
+// tell wakes those who await something.
+func (h *keptHost) tell() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
 // store makes the newest position durable that what is settled through such a number allows; false: there is none.

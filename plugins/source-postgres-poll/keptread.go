@@ -5,14 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/relevo-io/relevo/internal/failpoint"
 	"github.com/relevo-io/relevo/internal/outbox"
-	"github.com/relevo-io/relevo/internal/wire"
 	"github.com/relevo-io/relevo/sdk"
 )
 
@@ -41,7 +39,6 @@ type keptReader struct {
 	at       time.Time
 	durable  bool // WAL has reached the server's disk up to lsn
 	moved    bool // the position is another one than the host was given
-	owed     bool // batches were sent behind it without one
 	givenAt  time.Time
 	starting bool // nothing is read before the first position is acked
 
@@ -54,13 +51,6 @@ type keptReader struct {
 	average    float64 // size of a row, smoothed; 0: not known
 	pace       pace
 	foreseenAt time.Time
-}
-
-// keptItem is a batch with its position, or a position alone. A batch without one is covered by the next.
-type keptItem struct {
-	batch    *sdk.Batch
-	first    uint64
-	position []byte
 }
 
 func newKeptReader(k *kept, s *session, l *outbox.Layout, from position) *keptReader {
@@ -79,13 +69,14 @@ func newKeptReader(k *kept, s *session, l *outbox.Layout, from position) *keptRe
 	// Beginning with what commits from now on: "now" must be durable before anything behind it is published, or a crash
 	// would begin at a later one, and leave out what lies between.
 	r.starting = !from.old.none() && from.at.Equal(k.server.now)
-	r.moved, r.owed = r.starting, r.starting
+	r.moved = r.starting
 	return r
 }
 
-// where is what the position is now. It is given to the host only once it is durable at the server. An aborted
-// transaction's id may be lost in a crash of the server, and be given to another one afterwards, whose events would count
-// as published; once WAL up to the position's lsn has reached the disk, recovery has seen every id that it counts as ended.
+// where is what the position is now. It is given to the host, and events are, only once it is durable at the server. A
+// crash of the server may lose the id of an aborted transaction, and give it to another one, whose events would count as
+// published; once WAL up to the position's lsn has reached the disk, recovery sees every id that it counts as ended. It
+// also sees every commit, so that no event is published which a crash takes back (synchronous_commit = off).
 func (r *keptReader) where() position {
 	p := r.base
 	p.old, p.lsn, p.at = r.old, r.lsn, r.at
@@ -103,7 +94,7 @@ func (r *keptReader) run(ctx, soft context.Context) error {
 		if soft.Err() != nil {
 			return context.Cause(ctx) // nil: it was the host's stop
 		}
-		o, err := r.read(ctx)
+		o, err := r.read(ctx, soft)
 		switch {
 		case err != nil && again(err):
 			r.log.Warn("read did not get through, trying again", "err", err)
@@ -134,9 +125,12 @@ func (r *keptReader) trouble(text string) {
 }
 
 // read does one step: it reads rows of the pair, lists more of it first, or begins the next.
-func (r *keptReader) read(ctx context.Context) (outcome, error) {
+func (r *keptReader) read(ctx, soft context.Context) (outcome, error) {
 	if r.starting && !r.f.begun() {
-		return outcome{blocked: true}, r.settle(ctx)
+		if err := r.flushed(ctx, soft); err != nil || !r.durable {
+			return outcome{}, err
+		}
+		return outcome{blocked: true}, r.give(ctx)
 	}
 	r.starting = false
 	if r.next == len(r.list) {
@@ -146,9 +140,9 @@ func (r *keptReader) read(ctx context.Context) (outcome, error) {
 	}
 	events, bytes := r.f.room()
 	if events == 0 {
-		return outcome{blocked: true}, r.settle(ctx)
+		return outcome{blocked: true}, nil
 	}
-	n, err := r.rows(ctx, min(events, r.k.c.Batch), min(bytes, readBytes))
+	n, err := r.rows(ctx, soft, min(events, r.k.c.Batch), min(bytes, readBytes))
 	return outcome{more: true, rows: n}, err
 }
 
@@ -166,10 +160,8 @@ func (r *keptReader) turn(ctx context.Context) error {
 		if err := r.give(ctx); err != nil {
 			return err
 		}
-		if m.snap.equal(r.old) || r.owed {
-			// Nothing has ended since; or batches wait for a position, and would wait for ever where each pair begins before
-			// the last one has reached the disk.
-			return nil
+		if m.snap.equal(r.old) {
+			return nil // nothing has ended since
 		}
 		if !m.snap.follows(r.old) {
 			return sdk.Transient(fmt.Errorf("transactions that had ended at %s had not at %s", r.old, m.snap)).WithCode("snapshot_backwards")
@@ -222,31 +214,33 @@ func (r *keptReader) lookAhead(ctx context.Context) error {
 	return nil
 }
 
-// settle gives a position that is owed, if it has become durable.
-func (r *keptReader) settle(ctx context.Context) error {
-	if !r.owed {
-		return nil
+// flushed waits until the position is durable at the server, or the host says stop. The next commit of anybody brings it
+// to the disk, and the server does so by itself after wal_writer_delay, 200 ms.
+func (r *keptReader) flushed(ctx, soft context.Context) error {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = time.Millisecond, 20*time.Millisecond
+	for since := time.Now(); !r.durable && soft.Err() == nil; {
+		m, err := r.s.look(ctx)
+		if err != nil {
+			return err
+		}
+		if r.durable = m.flushed >= r.lsn; r.durable {
+			break
+		}
+		if time.Since(since) > time.Second {
+			r.trouble("events wait until the server has written its log to the disk")
+		}
+		if err := pause(ctx, wait.NextBackOff()); err != nil {
+			return err
+		}
 	}
-	if err := r.confirm(ctx); err != nil {
-		return err
-	}
-	return r.give(ctx)
+	return nil
 }
 
-// confirm asks whether the position is durable at the server.
-func (r *keptReader) confirm(ctx context.Context) error {
-	if r.durable {
-		return nil
-	}
-	m, err := r.s.look(ctx)
-	r.durable = err == nil && m.flushed >= r.lsn
-	return err
-}
-
-// give hands a position over without events: where batches wait for it, or when the last one was some time ago. Else the
-// old snapshot would stay for as long as no event comes, and what lies behind it is looked through each time.
+// give hands a position over without events, when the last one was some time ago. Else the old snapshot would stay for as
+// long as no event comes, and what lies behind it is looked through each time.
 func (r *keptReader) give(ctx context.Context) error {
-	if !r.moved || !r.durable || !r.owed && time.Since(r.givenAt) < progressInterval {
+	if !r.moved || !r.durable || time.Since(r.givenAt) < progressInterval {
 		return nil
 	}
 	p := r.where().encode()
@@ -254,10 +248,10 @@ func (r *keptReader) give(ctx context.Context) error {
 	return r.queue(ctx, keptItem{position: p})
 }
 
-func (r *keptReader) gave() { r.moved, r.owed, r.givenAt = false, false, time.Now() }
+func (r *keptReader) gave() { r.moved, r.givenAt = false, time.Now() }
 
 // rows reads rows of the list and hands them over.
-func (r *keptReader) rows(ctx context.Context, events, bytes int) (int, error) {
+func (r *keptReader) rows(ctx, soft context.Context, events, bytes int) (int, error) {
 	numbers := r.list[r.next:min(len(r.list), r.next+events)]
 	q := r.q.rows(r.pair, numbers)
 	q.limit = len(numbers)
@@ -273,12 +267,12 @@ func (r *keptReader) rows(ctx context.Context, events, bytes int) (int, error) {
 	case done:
 		l.place = len(numbers) // what is missing was deleted
 	}
+	if err := r.flushed(ctx, soft); err != nil || !r.durable {
+		return 0, err // it is read again, or the host has said stop
+	}
 	r.next += l.place
 	r.begun, r.after, r.moved = true, numbers[l.place-1], true
 	r.closeIfRead()
-	if err := r.confirm(ctx); err != nil {
-		return 0, err // nothing was handed over, and the attempt is over
-	}
 	r.f.mu.Lock()
 	g := &r.f.figures
 	g.rows += uint64(l.rows)
@@ -303,170 +297,12 @@ func (r *keptReader) numberedTwice(n int64) error {
 	}
 }
 
-// keptLoad is what one read takes.
-type keptLoad struct {
-	r             *keptReader
-	pair              // that the rows are of
-	events, bytes int // what may be taken
-
-	parts []keptPart
-	rows  int
-	size  int
-	place int   // in the numbers, of the last row that was taken
-	last  int64 // number of it
-	twice bool  // a number came twice
-	bad   bool  // an answer that is none
-}
-
-// keptPart is one batch.
-type keptPart struct {
-	batch *sdk.Batch
-	fly   keptBatch
-	last  int64 // number of its last row
-}
-
-// step is how many rows to fetch next: as many as will fit, by what rows have been like.
-func (l *keptLoad) step() int {
-	n := l.events - l.rows
-	if l.r.average == 0 {
-		return min(n, firstStep)
-	}
-	return min(n, max(1, int(float64(l.bytes-l.size)/l.r.average)))
-}
-
-// take decodes a row into a batch; false: it does not fit any more.
-func (l *keptLoad) take(values [][]byte) bool {
-	at := values[len(values)-1]
-	if l.bad = len(at) != 8; l.bad {
-		return false
-	}
-	row := &l.r.row
-	l.r.l.Decode(values, row)
-	if l.twice = l.rows > 0 && row.Order == l.last; l.twice {
-		return false
-	}
-	size := row.Event.Size()
-	if row.Rejected == nil && size > wire.MaxEvent {
-		row.Reject(row.Event.Check())
-	}
-	if row.Rejected != nil {
-		size = rejectedSize + min(len(row.Rejected.Key), wire.MaxKey)
-	}
-	l.r.average += (float64(size) - l.r.average) / 64
-	if l.rows > 0 && l.size+size > l.bytes {
-		l.r.average = max(l.r.average, float64(size)/2) // rows have become large: short steps at once
-		return false
-	}
-	p := l.part(size)
-	if row.Rejected != nil {
-		p.batch.Reject(*row.Rejected)
-	} else if err := p.batch.Add(&row.Event); err != nil {
-		row.Reject(err)
-		p.batch.Reject(*row.Rejected)
-	}
-	p.last = row.Order
-	p.fly.events, p.fly.bytes = p.fly.events+1, p.fly.bytes+size
-	if row.Event.HasTime {
-		p.fly.oldest = min(p.fly.oldest, row.Event.TimeMicro)
-	}
-	l.rows, l.size, l.last, l.place = l.rows+1, l.size+size, row.Order, int(binary.BigEndian.Uint64(at))
-	return l.size < l.bytes
-}
-
-// part is the batch that has room for an event.
-func (l *keptLoad) part(size int) *keptPart {
-	if n := len(l.parts); n > 0 && l.parts[n-1].batch.Fits(size) {
-		return &l.parts[n-1]
-	}
-	var b *sdk.Batch
-	select {
-	case b = <-l.r.free:
-	default:
-		b = new(sdk.Batch)
-	}
-	l.parts = append(l.parts, keptPart{batch: b, fly: keptBatch{oldest: math.MaxInt64}})
-	return &l.parts[len(l.parts)-1]
-}
-
-// queue hands the batches over, each with the position behind it.
-func (l *keptLoad) queue(ctx context.Context) error {
-	r := l.r
-	for i := range l.parts {
-		p := &l.parts[i]
-		it := keptItem{batch: p.batch, first: r.f.take(p.fly)}
-		switch {
-		case !r.durable:
-			r.owed = true
-		case i == len(l.parts)-1:
-			it.position = r.where().encode()
-			r.gave()
-		default:
-			at := r.where()
-			at.old, at.new, at.after = l.pair.old, l.pair.new, p.last
-			it.position = at.encode()
-		}
-		if err := r.queue(ctx, it); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// queue hands something to send. The host may be slow to take it.
-func (r *keptReader) queue(ctx context.Context, it keptItem) error {
-	t := time.NewTicker(pingInterval)
-	defer t.Stop()
-	for {
-		select {
-		case r.out <- it:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-t.C:
-			if err := r.s.ping(ctx); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// send is the goroutine that talks to the host, in the order of the queue.
-func (r *keptReader) send(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case it, ok := <-r.out:
-			if !ok {
-				return nil
-			}
-			if it.batch == nil {
-				if err := r.k.st.Progress(it.position); err != nil {
-					return err
-				}
-				continue
-			}
-			first, err := r.k.st.Send(it.batch, it.position)
-			if err != nil {
-				return err
-			}
-			if first != it.first {
-				return fmt.Errorf("BUG: batch was to be %d and became %d", it.first, first)
-			}
-			select {
-			case r.free <- it.batch:
-			default:
-			}
-		}
-	}
-}
-
-// rest waits for d, or for an ack where the window is full and no position is owed.
+// rest waits for d, or for an ack where the window is full.
 func (r *keptReader) rest(ctx, soft context.Context, d time.Duration, blocked bool) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	due := t.C
-	if blocked && !r.owed {
+	if blocked {
 		due = nil
 	}
 	p := time.NewTicker(pingInterval)
