@@ -174,8 +174,12 @@ func startProblems(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c conf
 	if err != nil {
 		return nil, err
 	}
+	housekeeping, err := retentionProblem(ctx, conn, l.Table, c)
+	if err != nil {
+		return nil, err
+	}
 	var found []*outbox.Problem
-	for _, p := range []*outbox.Problem{privileges(l.Table, c), rowSecurity(l.Table), roundsNeedID(l), identity, condition, marking} {
+	for _, p := range []*outbox.Problem{privileges(l.Table, c), rowSecurity(l.Table), roundsNeedID(l), identity, condition, marking, housekeeping} {
 		if p != nil {
 			found = append(found, p)
 		}

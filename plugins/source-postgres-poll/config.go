@@ -25,6 +25,7 @@ type config struct {
 	AfterPublish outbox.AfterPublish `json:"after_publish,omitzero" doc:"What happens to a row once its event has reached every broker. delete: it is deleted. {set: {column: expression}}: it is updated, so that pending does not hold any more. keep: it stays, and the relay's position tells what was published; needs columns.tx and columns.order. Defaults to delete for the default table and for presets; must be written with columns or pending."`
 	Backlog      string              `json:"backlog,omitempty" jsonschema:"enum=publish,enum=skip" doc:"With after_publish: keep, what a pipeline without a position begins with. publish: every row in the table. skip: what commits from then on. Defaults to publish."`
 	AcceptGap    string              `json:"accept_gap,omitempty" doc:"With after_publish: keep, the word that the error position_gap prints: the stored position is dropped, and the pipeline begins as backlog says. It counts for that one gap only. Defaults to none."`
+	Retention    *retention          `json:"retention,omitempty" doc:"Takes away what was published long ago: marked rows one by one, or whole partitions, which it also makes ahead. Defaults to none: nothing is taken away, but what after_publish says."`
 	Sharing      string              `json:"sharing,omitempty" jsonschema:"enum=leader,enum=buckets" doc:"How several relays on one outbox share it. leader: one reads, the others stand by and take over. buckets: each reads a part of the keys, 64 parts in all; none of them stands by idle. All must have the same value. Defaults to leader."`
 	Batch        int                 `json:"batch,omitempty" jsonschema:"minimum=1,maximum=10000" doc:"The most rows of one read and one delete. A read never waits to fill it. Defaults to 1000."`
 	PollInterval sdk.Duration        `json:"poll_interval,omitempty" doc:"The longest wait between reads while nothing comes; it is 5 ms while something does. At most 10s. Defaults to 250ms."`
@@ -77,6 +78,7 @@ func (c config) Validate() error {
 	}
 	c.validateAfter(fail)
 	c.validateKept(fail)
+	c.validateRetention(fail)
 	if c.Sharing != sharingLeader && c.Sharing != sharingBuckets {
 		fail("/sharing", "%q is neither leader nor buckets", c.Sharing)
 	}

@@ -29,6 +29,7 @@ type engine struct {
 	unheld []heldAnswer // Holds that wait for their answer
 
 	division division // of the outbox among relays
+	chores   *chores  // of housekeeping; nil: there is none
 
 	useBound bool // the order column's numbers are the database's own
 
@@ -232,6 +233,7 @@ func (e *engine) status(now time.Time) sdk.SourceStatus {
 			sdk.Metric{Name: "buckets_owned", Value: float64(d.owned.count())},
 			sdk.Metric{Name: "relays", Value: float64(d.relays)})
 	}
+	e.chores.add(&st, now.Add(e.clock))
 	return st
 }
 

@@ -13,6 +13,7 @@
 //	flight.go, held.go, bound.go   the state, without clock or I/O
 //	session.go, portal.go, query.go   connections, row-limited reads, SQL
 //	kept.go, keptread.go, keptquery.go, keptflight.go, position.go   the reading of rows that stay
+//	housekeeper.go   old rows and partitions; reap.go and partitions.go are what it does
 //	leader.go    the lock; errors.go the classes; doctor.go the checks
 package main
 

@@ -275,6 +275,11 @@ func (s *source) work(ctx context.Context, reader, rem *session, l *outbox.Layou
 	g.Go(func() error { defer close(r.out); return r.run(gctx) })
 	g.Go(func() error { return r.send(gctx) })
 	g.Go(func() error { return d.run(gctx, s.o.DrainTimeout) })
+	if s.c.Retention != nil {
+		house := newHousekeeper(s.c, l, s.o.Instance.Pipeline, s.log)
+		s.e.keepHouse(house.figures)
+		g.Go(func() error { return house.run(gctx, s.e.stopping) })
+	}
 	g.Go(func() error { return s.status(gctx) })
 	err := g.Wait()
 	if cause := context.Cause(ctx); cause != nil {

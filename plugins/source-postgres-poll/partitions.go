@@ -1,0 +1,354 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/relevo-io/relevo/internal/outbox"
+)
+
+// A partition goes in four steps, each of them committed, and each to be seen in the catalog:
+//
+//  1. It is sealed: a constraint that no new row satisfies. The seal is put on under a lock that nobody who has touched the
+//     partition can still be holding off, together with the look whether anything in it is not published. So from then on
+//     nothing unpublished is in it or can come. Looking first and detaching then would not do: a transaction that has
+//     inserted and not committed is seen by neither, and once the partition is detached, its row is lost; or it is found
+//     behind, and published after later ones of its key.
+//  2. DETACH CONCURRENTLY marks it as leaving, waits for the transactions that still use the table, and takes it out.
+//     3. Where the wait was too long, FINALIZE takes it out in a later round.
+//  4. It is dropped, after another look.
+//
+// Nothing here locks the table itself in a way that an INSERT would notice; a plain DROP does, and so does CREATE TABLE …
+// PARTITION OF.
+
+// partitions makes partitions ahead, and takes away old ones. What cannot be done is told; the rest is done.
+func (h *housekeeper) partitions(ctx context.Context, s *session) error {
+	ps, err := outbox.InspectPartitions(ctx, s.conn, h.l.Table)
+	if err != nil {
+		return err
+	}
+	if p := partitionsRefused(ps); p != nil {
+		return p
+	}
+	// What is made belongs to the owner, and only the owner may detach.
+	if _, err := s.conn.Exec(ctx, "SET ROLE "+outbox.Quote(ps.Owner)); err != nil {
+		return fmt.Errorf("act as the owner of %s: %w", h.l.Table.Name, err)
+	}
+	faults := []error{h.ahead(ctx, s.conn, ps)}
+	faults = append(faults, h.old(ctx, s.conn, ps)...)
+	if ctx.Err() == nil {
+		if ps, err := outbox.InspectPartitions(ctx, s.conn, h.l.Table); err == nil {
+			h.figures.counted(ps, h.c.Retention.Every)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// ahead makes the partitions that are missing.
+func (h *housekeeper) ahead(ctx context.Context, conn *pgx.Conn, ps *outbox.Partitions) error {
+	for _, span := range missing(ps.List, ps.Now, h.c.Retention.Every, h.c.Retention.ahead()) {
+		name, err := h.create(ctx, conn, ps, span)
+		if err != nil {
+			return fmt.Errorf("make a partition from %s to %s: %w", ps.Bound(span.from), ps.Bound(span.to), err)
+		}
+		h.figures.count(&h.figures.created, 1)
+		h.log.Info("made a partition", "partition", name.String(), "from", span.from, "to", span.to)
+	}
+	return nil
+}
+
+// create makes one like the last: first a table, then a partition of it, for that takes a lock that INSERTs do not notice.
+func (h *housekeeper) create(ctx context.Context, conn *pgx.Conn, ps *outbox.Partitions, span span) (outbox.Name, error) {
+	last := ps.Last()
+	name, err := h.free(ctx, conn, names(h.l.Table.Name.Table, last, h.c.Retention.Every, span))
+	if err != nil {
+		return name, err
+	}
+	return name, pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		like := alike{name: name}
+		if last != nil {
+			if err := like.look(ctx, tx, last.OID); err != nil {
+				return err
+			}
+		}
+		statements := []string{
+			// Where the table has foreign keys, what they point at is locked for a moment.
+			"SET LOCAL lock_timeout = '100ms'",
+			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING COMPRESSION INCLUDING STATISTICS INCLUDING COMMENTS)%s",
+				name, h.l.Table.Name, like.options),
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", h.l.Table.Name, name, ps.Bound(span.from), ps.Bound(span.to)),
+		}
+		if err := execAll(ctx, tx, append(statements, like.grants...)); err != nil {
+			return err
+		}
+		identity, err := like.identity(ctx, tx)
+		if err != nil || identity == "" {
+			return err
+		}
+		return execAll(ctx, tx, []string{identity})
+	})
+}
+
+// free is the first of some names in the table's schema that nothing has.
+func (h *housekeeper) free(ctx context.Context, conn *pgx.Conn, names []string) (outbox.Name, error) {
+	name := outbox.Name{Schema: h.l.Table.Name.Schema}
+	for _, name.Table = range names {
+		var taken bool
+		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+			WHERE n.nspname = $1 AND c.relname = $2)`, name.Schema, name.Table).Scan(&taken)
+		if err != nil || !taken {
+			return name, err
+		}
+	}
+	return name, fmt.Errorf("its name, %s, is taken", name)
+}
+
+// old takes away the partitions whose time is over, and lets those go on whose time is not over any more.
+func (h *housekeeper) old(ctx context.Context, conn *pgx.Conn, ps *outbox.Partitions) (faults []error) {
+	fault := func(doing string, n outbox.Name, err error) {
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s the partition %s: %w", doing, n, err))
+		}
+	}
+	blockers, err := h.blockers()
+	if err != nil {
+		return []error{err}
+	}
+	leaving := ps.Detached
+	for _, p := range ps.List {
+		if ctx.Err() != nil {
+			return faults
+		}
+		past := !p.Upper.After(ps.Now.Add(-h.c.Retention.After.Duration()))
+		switch {
+		case p.Detaching && !p.Sealed:
+			faults = append(faults, halfDetached(h.l.Table, p.Name))
+		case p.Detaching:
+			err := h.detach(ctx, conn, p, "FINALIZE")
+			if fault("finish detaching", p.Name, err); err == nil {
+				leaving = append(leaving, p.Name)
+			}
+		case !past && p.Sealed:
+			fault("open", p.Name, h.unseal(ctx, conn, p))
+		case !past:
+		case !p.Plain:
+			fault("drop", p.Name, errNotPlain)
+		default:
+			sealed := p.Sealed
+			if !sealed {
+				sealed, err = h.seal(ctx, conn, p, blockers)
+				fault("seal", p.Name, err)
+			}
+			if !sealed {
+				continue
+			}
+			err := h.detach(ctx, conn, p, "CONCURRENTLY")
+			if fault("detach", p.Name, err); err == nil {
+				leaving = append(leaving, p.Name)
+			}
+		}
+	}
+	for _, name := range leaving {
+		fault("drop", name, h.drop(ctx, conn, name, blockers))
+	}
+	return faults
+}
+
+// sealTries is how often a lock is asked for that readers hold for moments.
+const sealTries = 10
+
+// seal closes a partition in which all is published; false: that is not so, or somebody works in it.
+func (h *housekeeper) seal(ctx context.Context, conn *pgx.Conn, p outbox.Partition, blockers []blocker) (bool, error) {
+	// The first look takes no lock. It may be a long one, but it leaves the second one little to do.
+	if ok, why, err := mayDrop(ctx, conn, p.Name, blockers); err != nil || !ok {
+		return false, stays(why, err)
+	}
+	for try := 1; ; try++ {
+		var ok bool
+		var why string
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if err := execAll(ctx, tx, []string{
+				// Whoever reads the table waits with us.
+				"SET LOCAL lock_timeout = '50ms'",
+				fmt.Sprintf("LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE", p.Name),
+				"SET LOCAL statement_timeout = '500ms'",
+			}); err != nil {
+				return err
+			}
+			// Now nobody is left who has inserted and not committed.
+			var err error
+			if ok, why, err = mayDrop(ctx, tx, p.Name, blockers); err != nil || !ok {
+				return err
+			}
+			return execAll(ctx, tx, []string{fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s CHECK (false) NOT VALID", p.Name, outbox.Quote(h.l.Table.Seal()))})
+		})
+		switch {
+		case err == nil && ok:
+			h.log.Info("sealed a partition", "partition", p.Name.String())
+			return true, nil
+		case err == nil:
+			return false, stays(why, nil)
+		case isCode(err, "55P03") && try < sealTries:
+			if err := pause(ctx, sealPause); err != nil {
+				return false, err
+			}
+		case isCode(err, "55P03"):
+			return false, fmt.Errorf("an open transaction uses it: %w", err)
+		case isCode(err, codeCanceled):
+			return false, fmt.Errorf("look for rows that are not published: an index on what pending asks for is missing: %w", err)
+		default:
+			return false, err
+		}
+	}
+}
+
+func (h *housekeeper) unseal(ctx context.Context, conn *pgx.Conn, p outbox.Partition) error {
+	h.log.Info("opening a partition again that is not old any more", "partition", p.Name.String())
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		return execAll(ctx, tx, []string{
+			"SET LOCAL lock_timeout = '50ms'",
+			fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s", p.Name, outbox.Quote(h.l.Table.Seal())),
+		})
+	})
+}
+
+// detach takes a sealed partition out of the table: how is CONCURRENTLY, or FINALIZE where that was begun.
+func (h *housekeeper) detach(ctx context.Context, conn *pgx.Conn, p outbox.Partition, how string) error {
+	_, err := conn.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s %s", h.l.Table.Name, p.Name, how))
+	switch {
+	case isCode(err, "55P03"), isCode(err, codeCanceled):
+		return fmt.Errorf("it waits for transactions that were open before (%s): %w", h.oldest(ctx, conn), err)
+	case err != nil:
+		return err
+	}
+	h.log.Info("detached a partition", "partition", p.Name.String())
+	return nil
+}
+
+// oldest names the session that has been using the table for longest, as far as the role may know.
+func (h *housekeeper) oldest(ctx context.Context, conn *pgx.Conn) string {
+	var pid int
+	var name string
+	err := conn.QueryRow(ctx, `
+		SELECT a.pid, coalesce(a.application_name, '') FROM pg_catalog.pg_stat_activity a
+		WHERE a.pid <> pg_backend_pid() AND (a.datname = current_database() AND a.backend_xmin IS NOT NULL
+		      OR a.pid IN (SELECT l.pid FROM pg_catalog.pg_locks l WHERE l.relation = $1 AND l.granted))
+		ORDER BY a.xact_start NULLS LAST LIMIT 1`, h.l.Table.OID).Scan(&pid, &name)
+	if err != nil {
+		return "they have ended now"
+	}
+	return fmt.Sprintf("the oldest: pid %d %s", pid, outbox.Quote(name))
+}
+
+// drop drops a table that was a partition of ours. The look before it should find nothing, for the table was sealed; it
+// does where pending was changed since, and then the rows wait for a person.
+func (h *housekeeper) drop(ctx context.Context, conn *pgx.Conn, name outbox.Name, blockers []blocker) error {
+	var size string
+	dropped := false
+	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if err := execAll(ctx, tx, []string{fmt.Sprintf("LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE", name)}); err != nil {
+			return err
+		}
+		// Under the lock: is it still what it was?
+		var ours bool
+		err := tx.QueryRow(ctx, `
+			SELECT NOT c.relispartition AND EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' AND k.conname = $2),
+			       pg_size_pretty(pg_total_relation_size(c.oid))
+			FROM pg_catalog.pg_class c WHERE c.oid = $1::text::regclass`, name.String(), h.l.Table.Seal()).Scan(&ours, &size)
+		if err != nil || !ours {
+			return err
+		}
+		ok, why, err := mayDrop(ctx, tx, name, blockers)
+		switch {
+		case err == nil && why != "":
+			return rowsLeft(h.l.Table, name, why)
+		case err != nil || !ok:
+			return err
+		}
+		dropped = true
+		return execAll(ctx, tx, []string{fmt.Sprintf("DROP TABLE %s", name)})
+	})
+	if err != nil || !dropped {
+		return err
+	}
+	h.figures.count(&h.figures.dropped, 1)
+	h.log.Info("dropped a partition", "partition", name.String(), "size", size)
+	return nil
+}
+
+// alike is what a partition has beside its columns, taken from the last one.
+type alike struct {
+	name    outbox.Name
+	options string
+	grants  []string
+	replica string // pg_class.relreplident
+	index   uint32 // with replica i: the table's index that the partition's belongs to
+}
+
+func (a *alike) look(ctx context.Context, tx pgx.Tx, like uint32) error {
+	var options []string
+	var space string
+	err := tx.QueryRow(ctx, `
+		SELECT coalesce(c.reloptions, '{}'), coalesce(t.spcname, ''), c.relreplident::text,
+		       coalesce((SELECT i.inhparent FROM pg_catalog.pg_index x JOIN pg_catalog.pg_inherits i ON i.inhrelid = x.indexrelid
+		                 WHERE x.indrelid = c.oid AND x.indisreplident), 0),
+		       ARRAY(SELECT format('GRANT %s ON TABLE %s TO %s%s', g.privilege_type, $2::text,
+		                    CASE WHEN g.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END,
+		                    CASE WHEN g.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+		             FROM aclexplode(c.relacl) g WHERE g.grantee <> c.relowner)
+		FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_tablespace t ON t.oid = c.reltablespace WHERE c.oid = $1`, like, a.name.String()).
+		Scan(&options, &space, &a.replica, &a.index, &a.grants)
+	if err != nil {
+		return fmt.Errorf("look at the last partition: %w", err)
+	}
+	for i, o := range options {
+		name, value, _ := strings.Cut(o, "=")
+		options[i] = fmt.Sprintf("%s = %s", outbox.Quote(name), outbox.Literal(value))
+	}
+	if len(options) > 0 {
+		a.options = " WITH (" + strings.Join(options, ", ") + ")"
+	}
+	if space != "" {
+		a.options += " TABLESPACE " + outbox.Quote(space)
+	}
+	return nil
+}
+
+// identity is the statement that gives it the last one's replica identity; "": it has that already.
+func (a *alike) identity(ctx context.Context, tx pgx.Tx) (string, error) {
+	alter := fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY ", a.name)
+	switch a.replica {
+	case "f":
+		return alter + "FULL", nil
+	case "n":
+		return alter + "NOTHING", nil
+	case "i":
+		var index string
+		err := tx.QueryRow(ctx, `
+			SELECT c.relname FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid JOIN pg_catalog.pg_index x ON x.indexrelid = c.oid
+			WHERE i.inhparent = $1 AND x.indrelid = $2::text::regclass`, a.index, a.name.String()).Scan(&index)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return "", nil // an index that only the last partition had
+		}
+		return alter + "USING INDEX " + outbox.Quote(index), err
+	}
+	return "", nil
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func execAll(ctx context.Context, tx pgx.Tx, statements []string) error {
+	for _, sql := range statements {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
