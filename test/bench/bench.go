@@ -26,7 +26,7 @@ var executables = map[string]string{
 }
 
 // patience bounds every wait for a server or a relay, and every run.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 type options struct {
 	bin   string

@@ -45,9 +45,9 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"drain: source alone / bare", "drain: pipeline to a null sink / bare", "batch: relay / bare", "batch-sync: relay / bare",
+		"drain: source alone / bare", "drain: pipeline to a null sink / bare", "mark: source alone / bare", "shared: 3 relays / bare", "batch: relay / bare", "batch-sync: relay / bare",
 		"serial: relay / bare", "serial-sync: relay / bare", "latency: p99.9", "memory: idle: all", "memory: draining: all",
-		"memory: broker down, window full: all", "start: exec to first message", "backlog: growth, source / bare",
+		"memory: broker down, window full: all", "start: exec to first message", "backlog: source: time, large / small",
 	} {
 		require.Contains(t, measures, name)
 		require.Positive(t, measures[name].Median, name)

@@ -50,7 +50,7 @@ func measureJetStream(ctx context.Context, b *bench, r *Result, d delivery) erro
 }
 
 func (b *bench) runBare(ctx context.Context, r *Result, d delivery) (float64, error) {
-	if err := b.fill(ctx, d.rows); err != nil {
+	if err := deletingBox(b).fill(ctx, d.rows); err != nil {
 		return 0, err
 	}
 	all, err := b.events(ctx)
@@ -78,7 +78,7 @@ func (b *bench) runBare(ctx context.Context, r *Result, d delivery) (float64, er
 }
 
 func (b *bench) runByHand(ctx context.Context, r *Result, d delivery) (float64, error) {
-	if err := b.fill(ctx, d.rows); err != nil {
+	if err := deletingBox(b).fill(ctx, d.rows); err != nil {
 		return 0, err
 	}
 	s, err := b.startStream(ctx, d.atomic, d.always)
@@ -99,7 +99,7 @@ func (b *bench) runByHand(ctx context.Context, r *Result, d delivery) (float64, 
 }
 
 func (b *bench) runRelay(ctx context.Context, r *Result, d delivery) (float64, error) {
-	if err := b.fill(ctx, d.rows); err != nil {
+	if err := deletingBox(b).fill(ctx, d.rows); err != nil {
 		return 0, err
 	}
 	s, err := b.startStream(ctx, d.atomic, d.always)
@@ -107,7 +107,7 @@ func (b *bench) runRelay(ctx context.Context, r *Result, d delivery) (float64, e
 		return 0, err
 	}
 	defer s.stop()
-	l, err := b.startRelay(natsSink(s.k))
+	l, err := b.startRelay(conf{}, natsSink(s.k))
 	if err != nil {
 		return 0, err
 	}
@@ -124,7 +124,7 @@ func (b *bench) runRelay(ctx context.Context, r *Result, d delivery) (float64, e
 	if err != nil {
 		return 0, err
 	}
-	if _, err := b.gone(ctx, d.rows); err != nil {
+	if _, err := deletingBox(b).gone(ctx, d.rows); err != nil {
 		return 0, err
 	}
 	shares.report(r, "relay", max(1, d.rows-done))

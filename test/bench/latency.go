@@ -17,7 +17,7 @@ const writers = 8
 // the clock runs from just before COMMIT is sent to the time at which the server stored the message. The first second
 // is warm-up.
 func measureLatency(ctx context.Context, b *bench, r *Result) error {
-	if err := b.fill(ctx, 0); err != nil {
+	if err := deletingBox(b).fill(ctx, 0); err != nil {
 		return err
 	}
 	s, err := b.startStream(ctx, true, false)
@@ -25,7 +25,7 @@ func measureLatency(ctx context.Context, b *bench, r *Result) error {
 		return err
 	}
 	defer s.stop()
-	l, err := b.startRelay(natsSink(s.k))
+	l, err := b.startRelay(conf{}, natsSink(s.k))
 	if err != nil {
 		return err
 	}

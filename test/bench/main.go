@@ -12,7 +12,7 @@
 //	main.go        flags, the list of figures       report.go    measures, table, JSON
 //	bench.go       what all figures share           process.go   processor time and memory of processes
 //	relay.go       relevo run as a child            source.go    the source plugin alone
-//	outbox.go      the table, the bare SQL loop     broker.go    a NATS server as a child
+//	outbox.go      the tables, the bare SQL loop    broker.go    a NATS server as a child
 //	stream.go      a stream and its messages        publish.go   the bare NATS client
 //	byhand.go      a relay as one would write it by hand
 //
@@ -43,6 +43,8 @@ type figure struct {
 
 var figures = []figure{
 	{"drain", "source-postgres-poll, alone and in a pipeline, against the bare SQL read-and-delete loop", measureDrain},
+	{"mark", "the same where published rows are marked, against the bare SQL read-and-update loop", measureMark},
+	{"shared", "two and three sources that share one outbox, against one", measureShared},
 	{"batch", "outbox to JetStream in atomic batches, against the bare client", measureBatch},
 	{"batch-sync", "the same, each commit synced to disk", measureBatchSync},
 	{"serial", "outbox to JetStream with one message per key in flight, against the bare client", measureSerial},
@@ -50,7 +52,7 @@ var figures = []figure{
 	{"latency", "from the service's commit to the stream, at a fixed rate", measureLatency},
 	{"memory", "resident memory of all processes: idle, draining, broker down with a full window", measureMemory},
 	{"start", "from exec of relevo run to the first message in the stream", measureStart},
-	{"backlog", "cost of an event with a small and a large backlog", measureBacklog},
+	{"backlog", "cost of an event with a small and a large backlog, to a source that deletes", measureBacklog},
 }
 
 // sizes of the measurements.
@@ -73,7 +75,7 @@ type sizes struct {
 func fullSizes() sizes {
 	return sizes{
 		rounds: 5, drainRows: 250_000, batchRows: 200_000, serialRows: 200_000, syncedRows: 20_000, keys: 1000, payload: 500,
-		rate: 1000, latencyTicks: 10, memoryRows: 300_000, starts: 10, small: 100_000, large: 1_000_000, watch: 3 * time.Second,
+		rate: 1000, latencyTicks: 10, memoryRows: 300_000, starts: 10, small: 100_000, large: 5_000_000, watch: 3 * time.Second,
 	}
 }
 

@@ -45,7 +45,7 @@ func (m *memory) report(r *Result, state string) {
 
 // measureMemory: what the three processes of one pipeline take. Pages of their executables count for each.
 func measureMemory(ctx context.Context, b *bench, r *Result) error {
-	if err := b.fill(ctx, 0); err != nil {
+	if err := deletingBox(b).fill(ctx, 0); err != nil {
 		return err
 	}
 	s, err := b.startStream(ctx, true, false)
@@ -53,7 +53,7 @@ func measureMemory(ctx context.Context, b *bench, r *Result) error {
 		return err
 	}
 	defer s.stop()
-	l, err := b.startRelay(natsSink(s.k))
+	l, err := b.startRelay(conf{}, natsSink(s.k))
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func measureMemory(ctx context.Context, b *bench, r *Result) error {
 		return err
 	}
 	draining.report(r, "draining")
-	if _, err := b.gone(ctx, n); err != nil {
+	if _, err := deletingBox(b).gone(ctx, n); err != nil {
 		return err
 	}
 
@@ -120,10 +120,10 @@ func measureStart(ctx context.Context, b *bench, r *Result) error {
 	}
 	defer s.stop()
 	for i := range b.sizes.starts {
-		if err := b.fill(ctx, 1); err != nil {
+		if err := deletingBox(b).fill(ctx, 1); err != nil {
 			return err
 		}
-		l, err := b.startRelay(natsSink(s.k))
+		l, err := b.startRelay(conf{}, natsSink(s.k))
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -38,12 +39,13 @@ type relayPIDs struct{ host, source, sink int }
 func (p relayPIDs) all() []int { return []int{p.host, p.source, p.sink} }
 
 // startRelay starts a pipeline from the outbox to a sink, everything else as it comes, and does not wait for anything.
-func (b *bench) startRelay(sink conf) (*relay, error) {
+// source is the source's configuration beside dsn.
+func (b *bench) startRelay(source, sink conf) (*relay, error) {
 	n := strconv.Itoa(b.number())
 	file := filepath.Join(b.dir, "relay"+n+".yaml")
 	text, err := json.MarshalIndent(conf{
 		"version": 1, "name": pipelineName,
-		"source": conf{"plugin": "postgres-poll", "config": conf{"dsn": b.pg.DSN()}},
+		"source": conf{"plugin": "postgres-poll", "config": b.withDSN(source)},
 		"sinks":  []conf{sink},
 	}, "", "  ")
 	if err != nil {
@@ -70,6 +72,13 @@ func (b *bench) startRelay(sink conf) (*relay, error) {
 		close(r.ended)
 	}()
 	return r, nil
+}
+
+// withDSN is a source's configuration with the run's own server.
+func (b *bench) withDSN(source conf) conf {
+	c := maps.Clone(source)
+	c["dsn"] = b.pg.DSN()
+	return c
 }
 
 // natsSink publishes to the stream of startStream.

@@ -74,6 +74,10 @@ func (r *Result) atLeast(name string, goal float64) {
 	r.goal(name, fmt.Sprintf("≥ %g", goal), func(v float64) bool { return v >= goal })
 }
 
+func (r *Result) atMost(name string, goal float64) {
+	r.goal(name, fmt.Sprintf("≤ %g", goal), func(v float64) bool { return v <= goal })
+}
+
 func (r *Result) below(name string, goal float64) {
 	r.goal(name, fmt.Sprintf("< %g", goal), func(v float64) bool { return v < goal })
 }

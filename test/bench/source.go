@@ -22,8 +22,9 @@ type alone struct {
 	done   chan error // the one outcome of relaying
 }
 
-// startSource launches the plugin and reads from it with the host's default window.
-func (b *bench) startSource(ctx context.Context) (*alone, error) {
+// startSource launches the plugin and reads from it with the host's default window. source is its configuration beside
+// dsn.
+func (b *bench) startSource(ctx context.Context, source conf) (*alone, error) {
 	dir, remove, err := plugin.RuntimeDir()
 	if err != nil {
 		return nil, err
@@ -36,7 +37,7 @@ func (b *bench) startSource(ctx context.Context) (*alone, error) {
 		remove()
 		return nil, err
 	}
-	config, err := json.Marshal(conf{"dsn": b.pg.DSN()})
+	config, err := json.Marshal(b.withDSN(source))
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
