@@ -24,7 +24,8 @@ const housekeepEvery = time.Minute
 // anywhere but in the catalog, so a round begins where the last one was killed.
 //
 //	reap.go        marked rows, one by one
-//	partitions.go  partitions: made ahead, sealed, detached, dropped; partitions_plan.go is the calendar
+//	partitions.go  old partitions: sealed, detached, dropped
+//	partitions_ahead.go  new ones; partitions_plan.go is the calendar
 type housekeeper struct {
 	c        config
 	l        *outbox.Layout
