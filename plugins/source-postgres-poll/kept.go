@@ -135,7 +135,7 @@ func (k *kept) lead(ctx, soft context.Context) error {
 	if err != nil {
 		return softly(soft, lost(err, "connection_lost"))
 	}
-	if err := k.identify(soft, s, l.Table); err != nil {
+	if k.server, err = identify(soft, s, l.Table); err != nil {
 		return softly(soft, lost(err, "connection_lost"))
 	}
 	from, err := k.begin()

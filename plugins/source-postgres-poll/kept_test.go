@@ -171,6 +171,77 @@ func TestKeepWindow(t *testing.T) {
 	require.Equal(t, 1, h.most)
 }
 
+// The wait between looks is short again after each event: a hundred of them, one after the other, come at once.
+func TestKeepPace(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, keptDDL, keptTxIndex)
+	h := startKept(t, d.dsn, keptOptions{config: keeping("poll_interval", "10s")})
+	start := time.Now()
+	for i := 1; i <= 100; i++ {
+		d.exec(insertKept(i, i))
+		h.awaitGot(i)
+	}
+	require.Less(t, time.Since(start), 10*time.Second, "half a second on a quiet machine")
+	h.stop()
+}
+
+// The doctor says what a start will begin with.
+func TestKeepDoctor(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, keptDDL, keptTxIndex)
+	s, l := reading(t, d), keptLayout(t, d)
+	codes := func(c config, stored []byte) (codes []string) {
+		found, err := keptFindings(context.Background(), s, l, c, stored)
+		require.NoError(t, err)
+		for _, f := range found {
+			codes = append(codes, f.Code)
+		}
+		return codes
+	}
+	require.Empty(t, codes(config{}, nil), "nothing is in the table")
+	d.exec(insertKept(1, 1))
+	require.Equal(t, []string{"backlog_published"}, codes(config{}, nil))
+	require.Equal(t, []string{"backlog_skipped"}, codes(config{Backlog: backlogSkip}, nil))
+	require.Equal(t, []string{"position_gap"}, codes(config{}, []byte("x")))
+	h := startKept(t, d.dsn, keptOptions{})
+	h.awaitGot(1)
+	h.stop()
+	require.Equal(t, []string{"position"}, codes(config{}, h.stored))
+}
+
+// What cannot be read without loss, or without passing everything that is kept, is refused with what mends it.
+func TestKeepRefused(t *testing.T) {
+	t.Parallel()
+	for name, k := range map[string]struct {
+		change string
+		config map[string]any
+		code   string
+	}{
+		"no tx":            {``, keeping("columns", map[string]any{}), "config_invalid"},
+		"pending":          {``, keeping("pending", "true"), "config_invalid"},
+		"backlog of none":  {``, map[string]any{"backlog": "skip"}, "config_invalid"},
+		"wrong type":       {`ALTER TABLE outbox DROP COLUMN tx; ALTER TABLE outbox ADD COLUMN tx bigint NOT NULL DEFAULT 1`, nil, "tx_type_unsupported"},
+		"nullable":         {`ALTER TABLE outbox ALTER COLUMN tx DROP NOT NULL`, nil, "tx_nullable"},
+		"no default":       {`ALTER TABLE outbox ALTER COLUMN tx DROP DEFAULT`, nil, "tx_default_wrong"},
+		"another default":  {`ALTER TABLE outbox ALTER COLUMN tx SET DEFAULT '5'`, nil, "tx_default_wrong"},
+		"no index":         {`DROP INDEX outbox_tx`, nil, "tx_index_missing"},
+		"no order index":   {`ALTER TABLE outbox DROP CONSTRAINT outbox_seq_key`, nil, "order_index_missing"},
+		"no order":         {`ALTER TABLE outbox DROP COLUMN seq`, nil, "order_missing"},
+		"numbers repeated": {`ALTER TABLE outbox DROP CONSTRAINT outbox_seq_key; CREATE INDEX ON outbox (seq); INSERT INTO outbox (seq) OVERRIDING SYSTEM VALUE VALUES (7), (7)`, nil, "order_duplicate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDB(t, keptDDL, keptTxIndex)
+			if k.change != "" {
+				d.exec(k.change)
+			}
+			f := startKept(t, d.dsn, keptOptions{config: k.config}).awaitFault()
+			require.Equal(t, k.code, f.GetCode(), f.GetMessage())
+			require.EqualValues(t, sdk.ClassConfig, f.GetClass())
+		})
+	}
+}
+
 // While no event comes the position goes on, so that the snapshot in it does not become ancient.
 func TestKeepProgress(t *testing.T) {
 	t.Parallel()

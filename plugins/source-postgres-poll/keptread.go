@@ -108,10 +108,11 @@ func (r *keptReader) run(ctx, soft context.Context) error {
 		}
 		r.trouble("")
 		wait.Reset()
+		d := r.pace.next(time.Now(), o.rows > 0)
 		if o.more {
 			continue
 		}
-		if err := r.rest(ctx, soft, r.pace.next(time.Now(), o.rows > 0), o.blocked); err != nil {
+		if err := r.rest(ctx, soft, d, o.blocked); err != nil {
 			return err
 		}
 	}

@@ -18,23 +18,22 @@ type keptServer struct {
 
 // identify asks what a position here belongs to. The name of a WAL file begins with the timeline; what pg_control says
 // is one checkpoint behind after a promotion.
-func (k *kept) identify(ctx context.Context, s *session, t *outbox.Table) error {
+func identify(ctx context.Context, s *session, t *outbox.Table) (v keptServer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	v := &k.server
 	var system, timeline, database, recovered int64
-	err := s.conn.QueryRow(ctx, `
+	err = s.conn.QueryRow(ctx, `
 		SELECT (SELECT system_identifier FROM pg_control_system()), ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
 		       (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()), pg_postmaster_start_time(),
 		       coalesce(pg_last_wal_replay_lsn() - '0/0', 0)::bigint`).
 		Scan(&system, &timeline, &database, &v.started, &recovered)
 	if err != nil {
-		return fmt.Errorf("identify the server: %w", err)
+		return v, fmt.Errorf("identify the server: %w", err)
 	}
 	v.base = position{system: uint64(system), timeline: uint32(timeline), database: uint32(database), table: t.OID}
 	v.recovered = uint64(recovered)
 	v.moment, err = s.look(ctx)
-	return err
+	return v, err
 }
 
 // judge decides whether the reading can go on from a stored position. Where that is not sure it is a gap: transaction ids
