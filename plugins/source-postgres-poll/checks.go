@@ -19,34 +19,51 @@ import (
 // privileges reports what the role may not do and has to.
 func privileges(t *outbox.Table, c config) *outbox.Problem {
 	role := outbox.Quote(t.Role)
-	var grants, lacks []string
+	lacking := rights(t, c, false)
+	var lacks []string
 	if !t.HasUsage {
 		lacks = append(lacks, "USAGE on the schema "+outbox.Quote(t.Name.Schema))
-		grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Quote(t.Name.Schema), role))
 	}
-	var rights []string
-	if !t.CanSelect {
-		rights = append(rights, "SELECT")
-	}
-	if c.after() == outbox.AfterDelete && !t.CanDelete {
-		rights = append(rights, "DELETE")
-	}
-	for _, name := range c.AfterPublish.Columns() {
-		if column := t.Column(name); column != nil && !column.CanUpdate {
-			rights = append(rights, fmt.Sprintf("UPDATE (%s)", outbox.Quote(name)))
-		}
-	}
-	if rights != nil {
-		lacks = append(lacks, strings.Join(rights, " and ")+" on "+t.Name.String())
-		grants = append(grants, fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(rights, ", "), t.Name, role))
+	if lacking != nil {
+		lacks = append(lacks, strings.Join(lacking, " and ")+" on "+t.Name.String())
 	}
 	if lacks == nil {
 		return nil
 	}
 	return &outbox.Problem{
 		Code: "privilege_missing", Path: "/dsn", Message: fmt.Sprintf("the role %s lacks %s", role, strings.Join(lacks, ", ")),
-		Hint: "a relay reads rows and deletes or marks them; the owner of the table can grant it", SQL: strings.Join(grants, " "),
+		Hint: "a relay reads rows and deletes or marks them; the owner of the table can grant it",
+		SQL:  strings.Join(grants(t, role, !t.HasUsage, lacking), " "),
 	}
+}
+
+// rights are what a relay needs on the table: all of them, or those that its role lacks.
+func rights(t *outbox.Table, c config, all bool) []string {
+	var need []string
+	if all || !t.CanSelect {
+		need = append(need, "SELECT")
+	}
+	if c.after() == outbox.AfterDelete && (all || !t.CanDelete) {
+		need = append(need, "DELETE")
+	}
+	for _, name := range c.AfterPublish.Columns() {
+		if column := t.Column(name); column != nil && (all || !column.CanUpdate) {
+			need = append(need, fmt.Sprintf("UPDATE (%s)", outbox.Quote(name)))
+		}
+	}
+	return need
+}
+
+// grants is the SQL that gives them to a role.
+func grants(t *outbox.Table, role string, usage bool, rights []string) []string {
+	var sql []string
+	if usage {
+		sql = append(sql, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Quote(t.Name.Schema), role))
+	}
+	if rights != nil {
+		sql = append(sql, fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(rights, ", "), t.Name, role))
+	}
+	return sql
 }
 
 // rowSecurity: policies hide rows without a word. The sessions ask for an error instead, so nothing would be read.
@@ -104,6 +121,30 @@ func replicaIdentity(ctx context.Context, conn *pgx.Conn, t *outbox.Table, c con
 		Message: fmt.Sprintf("the publication %s publishes %ss of %s, which has no replica identity: every %s fails", outbox.Quote(publication), doing, t.Name, strings.ToUpper(doing)),
 		Hint:    "give the table a primary key or a replica identity, or take it out of the publication",
 		SQL:     fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY FULL;", t.Name),
+	}, nil
+}
+
+// rewriteRule: a rule turns the relay's statement into another one. A row that is not removed is published again and
+// again.
+func rewriteRule(ctx context.Context, conn *pgx.Conn, t *outbox.Table, c config) (*outbox.Problem, error) {
+	event := map[string]string{outbox.AfterDelete: "4", outbox.AfterSet: "2"}[c.after()]
+	var name string
+	// Beside the relay's DELETE a rule may do more. An UPDATE of marking is inside of WITH, where no rule may be.
+	err := conn.QueryRow(ctx, `
+		SELECT r.rulename FROM pg_catalog.pg_rewrite r
+		WHERE r.ev_class = $1 AND r.ev_type::text = $2 AND r.ev_enabled IN ('O', 'A') AND (r.is_instead OR r.ev_type = '2') ORDER BY 1 LIMIT 1`,
+		t.OID, event).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for rules: %w", err)
+	}
+	return &outbox.Problem{
+		Code: "rule_rewrites", Path: "/table",
+		Message: fmt.Sprintf("the rule %s rewrites what the relay does to published rows of %s", outbox.Quote(name), t.Name),
+		Hint:    "drop it: published rows would stay, and be published again",
+		SQL:     fmt.Sprintf("DROP RULE %s ON %s;", outbox.Quote(name), t.Name),
 	}, nil
 }
 
@@ -170,16 +211,22 @@ func startProblems(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c conf
 	if err != nil {
 		return nil, err
 	}
-	marking, err := setClause(ctx, conn, l, c)
+	rule, err := rewriteRule(ctx, conn, l.Table, c)
 	if err != nil {
 		return nil, err
+	}
+	var marking *outbox.Problem
+	if rule == nil { // the server does not even parse a marking that a rule rewrites
+		if marking, err = setClause(ctx, conn, l, c); err != nil {
+			return nil, err
+		}
 	}
 	housekeeping, err := retentionProblem(ctx, conn, l.Table, c)
 	if err != nil {
 		return nil, err
 	}
 	var found []*outbox.Problem
-	for _, p := range []*outbox.Problem{privileges(l.Table, c), rowSecurity(l.Table), roundsNeedID(l), identity, condition, marking, housekeeping} {
+	for _, p := range []*outbox.Problem{privileges(l.Table, c), rowSecurity(l.Table), roundsNeedID(l), identity, rule, condition, marking, housekeeping} {
 		if p != nil {
 			found = append(found, p)
 		}

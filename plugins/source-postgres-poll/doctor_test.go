@@ -40,22 +40,38 @@ const (
 
 func TestDoctorOfAGoodTable(t *testing.T) {
 	t.Parallel()
-	d := newDB(t, seqDDL)
-	fs := examine(t, map[string]any{"dsn": d.dsn})
+	d, _ := privateDB(t, nil, seqDDL, `CREATE ROLE relay LOGIN`, `GRANT SELECT, DELETE ON outbox TO relay`,
+		`INSERT INTO outbox (aggregate_id, type, payload, created_at) VALUES (1, 't', '{}', now() - interval '5 minutes')`)
+	dsn := d.as("relay")
+	fs := examine(t, map[string]any{"dsn": dsn})
 	for _, f := range fs {
 		require.Equal(t, severityOK, f.GetSeverity(), "%s: %s", f.GetCode(), f.GetMessage())
 	}
 	for code, words := range map[string]string{
 		"reachable": "PostgreSQL", "sessions": "no transaction pooler", "table": `"public"."outbox"`, "privileges": "read and delete", "order": "per key",
-		"rows_deleted": "WILL be deleted", "leader": "no relay reads", "autovacuum": "cleans", "synchronous_commit": "durable",
+		"rows_deleted": "WILL be deleted", "leader": "no relay reads", "autovacuum": "cleans", "synchronous_commit": "durable", "connections": "in use", "activity_hidden": `GRANT pg_read_all_stats TO "relay"`,
+		"backlog": "about 1 rows wait, the oldest for 0h05m",
 	} {
 		require.NotNil(t, find(fs, code), code)
 		require.Contains(t, find(fs, code).GetMessage(), words)
 	}
-	r := startRelay(t, d.dsn, relayOptions{})
-	r.awaitOpened()
-	require.Contains(t, find(examine(t, map[string]any{"dsn": d.dsn}), "leader").GetMessage(), "relevo/p/source from 127.0.0.1")
+	d.exec(`GRANT pg_read_all_stats TO relay`)
+	r := startRelay(t, dsn, relayOptions{})
+	r.awaitGot(1)
+	eventually(t, "the row is deleted", func() bool { return d.int(`SELECT count(*) FROM outbox`) == 0 })
+	fs = examine(t, map[string]any{"dsn": dsn})
+	require.Contains(t, find(fs, "leader").GetMessage(), "relevo/p/source from 127.0.0.1")
+	require.Contains(t, find(fs, "backlog").GetMessage(), "no row waits")
+	require.Contains(t, find(fs, "horizon").GetMessage(), "no transaction has been open")
 	r.drain()
+}
+
+// as is the DSN of another role.
+func (d *db) as(role string) string {
+	d.t.Helper()
+	cc, err := pgconn.ParseConfig(d.dsn)
+	require.NoError(d.t, err)
+	return strings.Replace(d.dsn, cc.User+"@", role+"@", 1)
 }
 
 // Each finding is made, its SQL is run, and it is gone.
@@ -121,9 +137,7 @@ func (d *db) mend(f *pluginv1.Finding) {
 func TestDoctorMendsServer(t *testing.T) {
 	t.Parallel()
 	d, _ := privateDB(t, nil, `CREATE SCHEMA s`, strings.Replace(seqDDL, "TABLE outbox", "TABLE s.outbox", 1), `CREATE ROLE "Relay" LOGIN`)
-	cc, err := pgconn.ParseConfig(d.dsn)
-	require.NoError(t, err)
-	dsn := strings.Replace(d.dsn, cc.User+"@", "Relay@", 1)
+	dsn := d.as("Relay")
 	conf := map[string]any{"dsn": dsn, "table": "s.outbox"}
 	mended := func(code string) {
 		t.Helper()
