@@ -136,7 +136,7 @@ func (l *Ledger) probe(d *delivery) {
 	if !s.probing {
 		if !s.waiting {
 			s.waiting = true
-			l.send(Source, ProbeLater{d.i, len(s.failing)})
+			l.send(Source, ProbeLater{d.i, s.probes})
 		}
 		return
 	}
@@ -148,6 +148,7 @@ func (l *Ledger) probe(d *delivery) {
 			l.openGate(d, la)
 			if l.sendHead(d, la) {
 				s.probing = false
+				s.probes++
 				return
 			}
 		}

@@ -293,3 +293,54 @@ func TestGiveUpAfter(t *testing.T) {
 	r.OnDiscardStored(Discard{0, "k1"})
 	require.Equal(t, "source ack 0 [1] ", r.said())
 }
+
+// probes are the pauses that the ledger asks for before it gives a sink that is down another event.
+func (r *ledgerRig) probes() (pauses []int) {
+	for _, o := range r.Take() {
+		if m, ok := o.Msg.(ProbeLater); ok {
+			pauses = append(pauses, m.Probes)
+		}
+	}
+	return pauses
+}
+
+// A sink goes down with many keys at it, and each of them fails. The pause grows with the events it was given since, not
+// with those.
+func TestProbesOfASinkThatIsDown(t *testing.T) {
+	t.Parallel()
+	r := newLedgerRig(t, true, false, false)
+	const keys = 50
+	names := make([]string, keys)
+	for i := range names {
+		names[i] = fmt.Sprintf("key-%d-", i)
+	}
+	r.read("", append(names, "fresh-a-", "fresh-b-")...)
+	r.Take()
+	for n := range keys {
+		r.fail(0, n+1)
+	}
+	require.Empty(t, r.probes(), "two are still at it")
+	r.fail(0, keys+1)
+	r.fail(0, keys+2)
+	require.Equal(t, []int{0}, r.probes())
+	r.read("", "new-1-", "new-2-", "new-3-")
+	require.Empty(t, r.probes())
+	for i := range 2 {
+		r.OnProbeDue(0)
+		require.Empty(t, r.probes())
+		r.fail(0, keys+3+i)
+		require.Equal(t, []int{i + 1}, r.probes())
+	}
+	r.OnProbeDue(0)
+	r.Take()
+	r.ack(0, keys+5)
+	r.Take()
+	for n := range 4 {
+		require.NoError(t, r.OnBatch(r.batch("", 0, fmt.Sprintf("later-%d-", n))))
+	}
+	r.Take()
+	for n := range 4 {
+		r.fail(0, keys+6+n)
+	}
+	require.Equal(t, []int{0}, r.probes(), "it was up in between")
+}

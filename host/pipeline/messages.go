@@ -77,8 +77,9 @@ type (
 		Lane Lane
 		Failing
 	}
-	// ProbeLater asks for OnProbeDue(Sink) after a back-off.
-	ProbeLater struct{ Sink, Failures int }
+	// ProbeLater asks for OnProbeDue(Sink) after a back-off. Probes is how many have failed so far: what fails beside them
+	// was under way when the sink went down, and says nothing new.
+	ProbeLater struct{ Sink, Probes int }
 )
 
 // Failing describes a failure that lasts.

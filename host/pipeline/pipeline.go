@@ -270,7 +270,7 @@ func (p *Pipeline) do(o Out) {
 		p.timers.add(time.Now().Add(p.retryDelay(m.Failing)), func() { p.ledger.OnHeldRetryDue(m.Lane) })
 	case ProbeLater:
 		e := p.set.Config.Errors
-		p.timers.add(time.Now().Add(backOff(e.RetryInitial, e.RetryMax, m.Failures-downAfter+1)), func() { p.ledger.OnProbeDue(m.Sink) })
+		p.timers.add(time.Now().Add(backOff(e.RetryInitial, e.RetryMax, m.Probes+1)), func() { p.ledger.OnProbeDue(m.Sink) })
 	case Drained:
 		p.stopSinks()
 	default:

@@ -30,6 +30,7 @@ type sink struct {
 	failing map[Lane]struct{} // lanes that failed since the last ack, permanent failures not counted
 	probing bool              // a sink that is down may be given one event now
 	waiting bool              // … once its back-off is over
+	probes  int               // given to it so since the last ack
 
 	acked, filtered uint64 // ever
 
@@ -176,7 +177,7 @@ func (l *Ledger) OnAck(i int, through uint64, ranges []*pluginv1.SeqRange) error
 		}
 	}
 	clear(s.failing)
-	s.probing, s.waiting = false, false
+	s.probing, s.waiting, s.probes = false, false, 0
 	if through >= s.base || len(s.late) > 0 {
 		for n := range s.late {
 			if n <= through {
