@@ -49,10 +49,3 @@ func keptFindings(ctx context.Context, s *session, l *outbox.Layout, c config, s
 		Hint:    "write backlog: skip to begin with what commits from then on",
 	}}, nil
 }
-
-// keptBacklog adds them.
-func (d *doctor) keptBacklog(ctx context.Context) error {
-	found, err := keptFindings(ctx, d.s, d.l, d.c, d.stored)
-	d.findings = append(d.findings, found...)
-	return err
-}
