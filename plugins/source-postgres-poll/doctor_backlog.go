@@ -24,7 +24,9 @@ func (d *doctor) backlog(ctx context.Context) error {
 		d.ok("rows_deleted", "%s of %s WILL be deleted once they are published", which, d.t.Name)
 	case outbox.AfterKeep:
 		d.ok("rows_kept", "%s of %s stay once they are published", which, d.t.Name)
-		return d.keptBacklog(ctx)
+		found, err := keptFindings(ctx, d.s, d.l, d.c, d.stored)
+		d.findings = append(d.findings, found...)
+		return err
 	}
 	if privileges(d.t, d.c) != nil {
 		return nil
