@@ -321,3 +321,29 @@ func TestKeepOneRelay(t *testing.T) {
 	h.stop()
 	require.NoError(t, k.lockKept(context.Background(), reading(t, d), key), "the session of the first has ended")
 }
+
+// A partitioned table is read as one, also when a partition is detached and dropped; a partition that was attached with
+// another default is found.
+func TestKeepPartitions(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, `CREATE TABLE outbox (id uuid NOT NULL DEFAULT gen_random_uuid(), aggregate_id bigint, type text NOT NULL DEFAULT 't', payload jsonb,
+		created_at timestamptz NOT NULL DEFAULT now(), tx xid8 NOT NULL DEFAULT pg_current_xact_id(), seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1),
+		PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at)`,
+		`CREATE INDEX ON outbox (seq)`, `CREATE INDEX ON outbox (tx)`,
+		`CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2000-01-01') TO ('2020-01-01')`,
+		`CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO (MAXVALUE)`,
+		`INSERT INTO outbox (aggregate_id, payload, created_at) SELECT i % 7, jsonb_build_object('n', i), CASE WHEN i % 2 = 0 THEN '2010-01-01'::timestamptz ELSE now() END
+		 FROM generate_series(1, 1000) i`)
+	h := startKept(t, d.dsn, keptOptions{config: keeping("batch", 90)})
+	require.Equal(t, sequence(1, 1000), numbers(h.awaitGot(1000)))
+	d.exec(`DROP TABLE outbox_1`)
+	d.exec(insertKept(1001, 1010))
+	require.Equal(t, sequence(1001, 1010), numbers(h.awaitGot(1010)[1000:]))
+	h.stop()
+
+	d.exec(`CREATE TABLE outbox_3 (LIKE outbox INCLUDING DEFAULTS); ALTER TABLE outbox_3 ALTER COLUMN tx SET DEFAULT '5';
+		ALTER TABLE outbox ATTACH PARTITION outbox_3 FOR VALUES FROM ('2000-01-01') TO ('2020-01-01')`)
+	f := startKept(t, d.dsn, keptOptions{position: h.stored}).awaitFault()
+	require.Equal(t, "tx_default_wrong", f.GetCode())
+	require.Contains(t, f.GetHint(), "outbox_3")
+}
