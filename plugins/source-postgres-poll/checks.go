@@ -32,7 +32,7 @@ func privileges(t *outbox.Table, c config) *outbox.Problem {
 	}
 	return &outbox.Problem{
 		Code: "privilege_missing", Path: "/dsn", Message: fmt.Sprintf("the role %s lacks %s", role, strings.Join(lacks, ", ")),
-		Hint: "a relay reads rows and deletes or marks them; the owner of the table can grant it",
+		Hint: "let the owner of the table grant it",
 		SQL:  strings.Join(grants(t, role, !t.HasUsage, lacking), " "),
 	}
 }

@@ -64,7 +64,7 @@ type aspect struct {
 // look goes from the outside in. An error ends it: what comes behind cannot be seen.
 func (d *doctor) look(ctx context.Context, pipeline string) error {
 	var err error
-	if d.s, err = connect(ctx, d.c, pipeline, "doctor", doctorSettings); err != nil {
+	if d.s, err = dial(ctx, d.c, pipeline, "doctor"); err != nil {
 		return err
 	}
 	defer d.s.close()
@@ -73,6 +73,9 @@ func (d *doctor) look(ctx context.Context, pipeline string) error {
 		return errStandbyServer
 	}
 	if err := d.sessions(ctx, pipeline); err != nil {
+		return err
+	}
+	if err := d.s.setUp(ctx, doctorSettings); err != nil {
 		return err
 	}
 	d.encryption()

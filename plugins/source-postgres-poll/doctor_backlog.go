@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -66,7 +65,7 @@ func (d *doctor) first(ctx context.Context, n int64) error {
 	read := q.read(q.where(), "", 1)
 	ordered := d.l.Order != nil && !d.unordered
 	if ordered {
-		read = q.ordered(q.where(), math.MinInt64, nil, 1)
+		read = q.read(q.where(), " ORDER BY "+outbox.Quote(d.l.Order.Name), 1)
 	}
 	var row outbox.Row
 	found := false

@@ -308,7 +308,7 @@ func TestWriting(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1536: "1.5 kB", 3 << 20: "3.0 MB", 5 << 30: "5.0 GB"} {
 		require.Equal(t, want, size(n))
 	}
-	for d, want := range map[time.Duration]string{-time.Second: "0s", 1500 * time.Millisecond: "2s", 61 * time.Second: "0h01m", 5*time.Hour + 7*time.Minute: "5h07m", 49 * time.Hour: "2 days"} {
+	for d, want := range map[time.Duration]string{-time.Second: "0s", 1500 * time.Millisecond: "2s", 61 * time.Second: "1m", 5*time.Hour + 7*time.Minute: "5h07m", 49 * time.Hour: "2 days"} {
 		require.Equal(t, want, lasting(d))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 	"strings"
 
@@ -68,7 +67,7 @@ func (d *doctor) plans(ctx context.Context) error {
 	}
 	q := newQueries(d.l, d.c)
 	if d.l.Order != nil {
-		read, err := d.explain(ctx, q.ordered(q.where(), math.MinInt64, nil, d.c.Batch))
+		read, err := d.explain(ctx, q.read(q.where(), " ORDER BY "+outbox.Quote(d.l.Order.Name), d.c.Batch))
 		if err != nil {
 			return fmt.Errorf("explain the reading: %w", err)
 		}

@@ -34,9 +34,10 @@ func (d *doctor) version(major int) {
 	}
 }
 
-// sessions looks for a transaction pooler, which takes two connections.
+// sessions looks for a transaction pooler, which takes two connections. Nothing has been set in them yet: behind a pooler
+// it would be set for the service, too, and with doctorSettings it could not write any more.
 func (d *doctor) sessions(ctx context.Context, pipeline string) error {
-	other, err := connect(ctx, d.c, pipeline, "doctor", doctorSettings)
+	other, err := dial(ctx, d.c, pipeline, "doctor")
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (d *doctor) durability(ctx context.Context) error {
 	for _, v := range off {
 		d.add(sdk.Finding{
 			Severity: sdk.Warning, Code: "synchronous_commit_off", Message: "synchronous_commit is off for " + v[0],
-			Hint: "a server that crashes loses the last commits, and their events may have been published already", SQL: v[1],
+			Hint: "turn it on: a server that crashes loses the last commits, and their events may have been published already", SQL: v[1],
 		})
 	}
 	if len(off) == 0 {

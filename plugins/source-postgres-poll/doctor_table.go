@@ -169,7 +169,7 @@ func (d *doctor) sequence(ctx context.Context) error {
 	err := d.s.conn.QueryRow(ctx, `
 		SELECT coalesce(CASE WHEN has_sequence_privilege(s.seqrelid, 'SELECT, USAGE') THEN pg_sequence_last_value(s.seqrelid) END, -1), s.seqmax,
 		       EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = $2 AND a.attname = $3 AND a.attidentity <> '')
-		FROM pg_catalog.pg_sequence s WHERE s.seqrelid = $1::text::regclass`, o.Sequence, t.OID, o.Name).Scan(&last, &most, &identity)
+		FROM pg_catalog.pg_sequence s WHERE s.seqrelid::regclass::text = $1`, o.Sequence, t.OID, o.Name).Scan(&last, &most, &identity)
 	if err != nil {
 		return fmt.Errorf("look at the sequence: %w", err)
 	}

@@ -37,8 +37,10 @@ func lasting(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:
 		return fmt.Sprintf("%d days", d/(24*time.Hour))
-	case d >= time.Minute:
+	case d >= time.Hour:
 		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm", d/time.Minute)
 	}
 	return max(0, d).Round(time.Second).String()
 }

@@ -51,7 +51,7 @@ func (d *doctor) vacuum(ctx context.Context) error {
 	if !on {
 		d.add(sdk.Finding{
 			Severity: sdk.Warning, Code: "autovacuum_off", Message: "autovacuum is off",
-			Hint: "deleted rows stay in the table and its indexes, and reads become slow",
+			Hint: "turn it on: deleted rows stay in the table and its indexes, and reads become slow",
 			SQL:  "ALTER SYSTEM SET autovacuum = on; ALTER SYSTEM SET track_counts = on; SELECT pg_reload_conf();",
 		})
 	}
@@ -70,7 +70,7 @@ func (d *doctor) heap(h heap) {
 	}
 	if v, ok := h.option("autovacuum_enabled"); ok && slices.Contains([]string{"false", "off", "0", "no", "f", "n"}, strings.ToLower(v)) {
 		warn("autovacuum_off", fmt.Sprintf("autovacuum is off for %s", h.name),
-			"deleted rows stay in the table and its indexes, and reads become slow",
+			"turn it on: deleted rows stay in the table and its indexes, and reads become slow",
 			fmt.Sprintf("ALTER TABLE %s RESET (autovacuum_enabled);", h.name))
 	}
 	if due := h.baseThreshold + h.scale*max(0, h.tuples); due > manyDead {

@@ -78,6 +78,19 @@ type session struct {
 
 // connect opens a session. A pooler refuses parameters at the start that it does not know, so they are set afterwards.
 func connect(ctx context.Context, c config, pipeline, role string, own [][2]string) (*session, error) {
+	s, err := dial(ctx, c, pipeline, role)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.setUp(ctx, own); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// dial is connect without any settings.
+func dial(ctx context.Context, c config, pipeline, role string) (*session, error) {
 	cc, err := c.conn(pipeline, role)
 	if err != nil {
 		return nil, err
@@ -90,11 +103,24 @@ func connect(ctx context.Context, c config, pipeline, role string, own [][2]stri
 	if c.ExecMode == execPrepared {
 		s.prepared = map[string]string{}
 	}
-	if err := s.setUp(ctx, own); err != nil {
+	if err := s.identify(ctx); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
+}
+
+func (s *session) identify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	var num int
+	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_version_num')::pg_catalog.int4`).
+		Scan(&s.backend, &s.standby, &num)
+	if err != nil {
+		return fmt.Errorf("look at the server: %w", err)
+	}
+	s.version = num / 10_000
+	return nil
 }
 
 func (s *session) setUp(ctx context.Context, own [][2]string) error {
@@ -112,13 +138,6 @@ func (s *session) setUp(ctx context.Context, own [][2]string) error {
 	if err := s.conn.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("set up the session: %w", err)
 	}
-	var num int
-	err := s.conn.QueryRow(ctx, `SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num')::int`).
-		Scan(&s.backend, &s.standby, &num)
-	if err != nil {
-		return fmt.Errorf("look at the server: %w", err)
-	}
-	s.version = num / 10_000
 	return nil
 }
 
