@@ -106,6 +106,7 @@ func (d *doctor) look(ctx context.Context, pipeline string) error {
 		{"the order column", d.order},
 		{"the plans", d.plans},
 		{"the indexes", d.indexes},
+		{"retention", d.retention},
 		{"the backlog", d.backlog},
 		{"the leader", d.leader},
 	})

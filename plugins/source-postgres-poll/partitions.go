@@ -37,6 +37,11 @@ func (h *housekeeper) partitions(ctx context.Context, s *session) error {
 	if _, err := s.conn.Exec(ctx, "SET ROLE "+outbox.Quote(ps.Owner)); err != nil {
 		return fmt.Errorf("act as the owner of %s: %w", h.l.Table.Name, err)
 	}
+	// Where the table has foreign keys, attaching and detaching lock what they point at, and its writers wait with us.
+	if _, err := s.conn.Exec(ctx, `SELECT set_config('lock_timeout', '100ms', false) FROM pg_catalog.pg_constraint
+		WHERE conrelid = $1 AND contype = 'f' LIMIT 1`, h.l.Table.OID); err != nil {
+		return fmt.Errorf("look for foreign keys of %s: %w", h.l.Table.Name, err)
+	}
 	faults := []error{h.ahead(ctx, s.conn, ps)}
 	faults = append(faults, h.old(ctx, s.conn, ps)...)
 	if ctx.Err() == nil {

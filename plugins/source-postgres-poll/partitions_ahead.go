@@ -39,8 +39,6 @@ func (h *housekeeper) create(ctx context.Context, conn *pgx.Conn, ps *outbox.Par
 			}
 		}
 		statements := []string{
-			// Where the table has foreign keys, what they point at is locked for a moment.
-			"SET LOCAL lock_timeout = '100ms'",
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING COMPRESSION INCLUDING STATISTICS INCLUDING COMMENTS)%s",
 				name, h.l.Table.Name, like.options),
 			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", h.l.Table.Name, name, ps.Bound(span.from), ps.Bound(span.to)),

@@ -501,3 +501,33 @@ func TestRetentionRefused(t *testing.T) {
 		})
 	}
 }
+
+// A foreign key of the outbox has what it points at locked for a moment: while a transaction is in the way of that, its
+// writers do not wait behind it for longer than they would notice.
+func TestPartitionsWithForeignKey(t *testing.T) {
+	t.Parallel()
+	d := newDB(t, partDDL, `CREATE TABLE orders (id bigint PRIMARY KEY)`, `ALTER TABLE outbox ADD FOREIGN KEY (aggregate_id) REFERENCES orders`)
+	old := d.day(5)
+	d.day(0)
+	h := d.house(deleting(byDay))
+	writer := d.session()
+	do(t, writer, `BEGIN`)
+	do(t, writer, `INSERT INTO orders VALUES (1)`)
+	other := d.session()
+	do(t, other, `SET lock_timeout = '900ms'`)
+	var wg sync.WaitGroup
+	var err error
+	wg.Go(func() { err = h.round(context.Background()) })
+	for n := 2; ; n++ {
+		do(t, other, `INSERT INTO orders VALUES ($1)`, n)
+		if d.int(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'relevo/p/housekeeper' AND datname = current_database()`) == 0 && n > 50 {
+			break
+		}
+	}
+	wg.Wait()
+	require.ErrorContains(t, err, "make a partition")
+	do(t, writer, `COMMIT`)
+	eventually(t, "all is done", func() bool { return h.round(context.Background()) == nil })
+	require.False(t, d.exists(old))
+	require.EqualValues(t, 2, h.figures.created)
+}
