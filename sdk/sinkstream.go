@@ -236,7 +236,7 @@ func (s *SinkStream) Ack(seqs ...uint64) {
 // has not given to the broker it must Return.
 func (s *SinkStream) Fail(it *Item, err error) {
 	e := ErrorOf(err)
-	f := &pluginv1.Failure{Seq: it.Seq, Class: e.Class.proto(), Code: text(e.code()), Message: text(e.Error())}
+	f := &pluginv1.Failure{Seq: it.Seq, Class: e.Class.proto(), Code: text(e.code()), Message: text(e.Error()), Hint: text(e.Hint)}
 	s.mu.Lock()
 	s.failLocked(f, it.Key)
 	s.mu.Unlock()

@@ -147,7 +147,7 @@ func TestSinkFailedKey(t *testing.T) {
 		first <- s
 		<-goOn // the second batch has arrived, and is not yet taken
 		s.Ack(e.Items[0].Seq)
-		s.Fail(&e.Items[1], Permanent(errors.New("too large")).WithCode("too_large"))
+		s.Fail(&e.Items[1], Permanent(errors.New("too large")).WithCode("too_large").WithHint("make it smaller"))
 		for r := range s.Requests() {
 			e, ok := r.(*Events)
 			if !ok {
@@ -181,6 +181,7 @@ func TestSinkFailedKey(t *testing.T) {
 	require.Equal(t, []string{"acked", "failed", "acked", "returned", "acked"}, l.whats())
 	require.Equal(t, "too_large", l.ends[2].fail.GetCode())
 	require.Equal(t, "too large", l.ends[2].fail.GetMessage())
+	require.Equal(t, "make it smaller", l.ends[2].fail.GetHint())
 	require.Equal(t, pluginv1.ErrorClass_ERROR_CLASS_PERMANENT, l.ends[2].fail.GetClass())
 
 	s.batch("b", "c", "b", "") // 6 7 8 9: the b are the stream's

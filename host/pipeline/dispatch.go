@@ -3,8 +3,6 @@ package pipeline
 import (
 	"slices"
 	"sort"
-
-	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
 
 // down: a sink without keeps_order that fails everything it is given. (One with keeps_order says so itself.)
@@ -201,12 +199,12 @@ func (l *Ledger) sendHead(d *delivery, la *lane) bool {
 	}
 	if b.isRejected(o) { // never offered: it fails here, at the head of its lane
 		r := b.rejected[o]
-		l.refuse(d.i, b, o, pluginv1.ErrorClass_ERROR_CLASS_PERMANENT, r.GetCode(), r.GetMessage())
+		l.refuse(d.i, b, o, permanent(r.GetCode(), r.GetMessage()))
 		return false
 	}
 	if refusal := d.prepare(b, o); refusal != nil {
 		if la.sent == 0 {
-			l.refuse(d.i, b, o, pluginv1.ErrorClass_ERROR_CLASS_PERMANENT, refusal.Code, refusal.Message)
+			l.refuse(d.i, b, o, permanent(refusal.Code, refusal.Message))
 		}
 		return false
 	}

@@ -105,28 +105,31 @@ func (l *Ledger) head(i int, la *lane) uint64 {
 	return 0
 }
 
-// refuse shuts the lane at this sink (I4). Under a policy of discard, a permanent refusal is noted durably first: else,
-// after a crash, a broker that has come to like the event would see it behind its successors.
-func (l *Ledger) refuse(i int, b *batch, o int, class pluginv1.ErrorClass, code, message string) {
+// refuse shuts the lane at this sink (I4); the failure says why. Under a policy of discard, a permanent refusal is noted
+// durably first: else, after a crash, a broker that has come to like the event would see it behind its successors.
+func (l *Ledger) refuse(i int, b *batch, o int, f *pluginv1.Failure) {
 	s := l.sinks[i]
 	id, name := b.name(o)
 	name.key = bytes.Clone(name.key) // it outlives the batch
 	la := l.laneAt(i, l.lane(b, o))
 	la.insert(b.seq(o))
+	class := f.GetClass()
 	if class == pluginv1.ErrorClass_ERROR_CLASS_UNSPECIFIED {
 		class = pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT
 	}
-	f := Failing{Sink: i, EventID: id, Key: name.key, Class: class, Code: code, Message: message, Since: l.now, Attempts: 1}
+	n := Failing{
+		Sink: i, EventID: id, Key: name.key, Class: class, Code: f.GetCode(), Message: f.GetMessage(), Hint: f.GetHint(), Since: l.now, Attempts: 1,
+	}
 	if la.fail != nil {
-		f.Since, f.Attempts = la.fail.Since, la.fail.Attempts+1
+		n.Since, n.Attempts = la.fail.Since, la.fail.Attempts+1
 	} else if r, ok := l.relapsing[la.id]; ok {
-		f.Since, f.Attempts = r.Since, r.Attempts+1
+		n.Since, n.Attempts = r.Since, r.Attempts+1
 	}
-	if class == pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT && l.rules.GiveUpAfter > 0 && l.now.Sub(f.Since) > l.rules.GiveUpAfter {
+	if class == pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT && l.rules.GiveUpAfter > 0 && l.now.Sub(n.Since) > l.rules.GiveUpAfter {
 		class = pluginv1.ErrorClass_ERROR_CLASS_PERMANENT
-		f.Class = class
+		n.Class = class
 	}
-	la.fail = &f
+	la.fail = &n
 	la.gate = &gate{keyed: name.key != nil, key: name.key}
 	if class == pluginv1.ErrorClass_ERROR_CLASS_PERMANENT {
 		if s.DiscardPermanent {
@@ -138,7 +141,7 @@ func (l *Ledger) refuse(i int, b *batch, o int, class pluginv1.ErrorClass, code,
 	} else {
 		s.failing[la.id] = struct{}{}
 	}
-	l.send(Source, RetryLater{Sink: i, Lane: la.id, Failing: f})
+	l.send(Source, RetryLater{Sink: i, Lane: la.id, Failing: n})
 	if _, ok := l.relapsing[la.id]; ok { // it was held and has been read again in vain: no need to wait for long
 		l.hold(la.id)
 	}
@@ -202,4 +205,9 @@ func (l *Ledger) OnProbeDue(i int) {
 	s := l.sinks[i]
 	s.waiting, s.probing = false, true
 	l.step()
+}
+
+// permanent is a refusal by the host itself.
+func permanent(code, message string) *pluginv1.Failure {
+	return &pluginv1.Failure{Class: pluginv1.ErrorClass_ERROR_CLASS_PERMANENT, Code: code, Message: message}
 }

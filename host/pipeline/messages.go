@@ -90,6 +90,7 @@ type Failing struct {
 	Class    pluginv1.ErrorClass
 	Code     string
 	Message  string
+	Hint     string // "": none
 	Since    time.Time
 	Attempts int
 }

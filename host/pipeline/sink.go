@@ -144,8 +144,7 @@ func (l *Ledger) OnSinkEnded(i int, crashed bool) {
 	}
 	if wasOpen && crashed && n == 1 && careful >= first { // it had this event alone, and died of it
 		b, o := l.find(first)
-		l.refuse(i, b, o, pluginv1.ErrorClass_ERROR_CLASS_PERMANENT, "crashes_sink",
-			"the sink's process ended each time it was given this event")
+		l.refuse(i, b, o, permanent("crashes_sink", "the sink's process ended each time it was given this event"))
 		s.crashes, s.crashFirst = 0, 0
 	}
 	if len(l.held) > 0 {
@@ -315,7 +314,7 @@ func (l *Ledger) OnFailure(i int, f *pluginv1.Failure) error {
 		la.sent--
 	}
 	b.at[i][o] = again
-	l.refuse(i, b, o, f.GetClass(), f.GetCode(), f.GetMessage())
+	l.refuse(i, b, o, f)
 	l.giveBack(b, o)
 	l.step()
 	return nil

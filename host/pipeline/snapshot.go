@@ -75,7 +75,7 @@ func (p *Pipeline) heldKeys() []HeldKey {
 	add := func(f Failing, held bool) {
 		fs = append(fs, HeldKey{
 			Sink: p.sinks[f.Sink].name, Key: keyText(f.Key), EventID: f.EventID, Code: f.Code, Class: className(f.Class),
-			Message: f.Message, Since: f.Since, Attempts: f.Attempts, Held: held,
+			Message: f.Message, Hint: f.Hint, Since: f.Since, Attempts: f.Attempts, Held: held,
 		})
 	}
 	for i, s := range l.sinks {

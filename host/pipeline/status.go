@@ -82,6 +82,7 @@ type HeldKey struct {
 	Code     string    `json:"code"`
 	Class    string    `json:"class"`
 	Message  string    `json:"message"`
+	Hint     string    `json:"hint,omitempty"`
 	Since    time.Time `json:"since"`
 	Attempts int       `json:"attempts"`
 	Held     bool      `json:"held"` // the source leaves it out; false: failing, not (yet) held

@@ -83,7 +83,7 @@ func (p *Pipeline) countFailure(m RetryLater) {
 	}
 	if m.Attempts == 1 || m.Class != pluginv1.ErrorClass_ERROR_CLASS_TRANSIENT {
 		p.log.Log(context.Background(), level, "event refused; its key waits", "sink", p.sinks[m.Sink].name, "key", keyText(m.Key), "event_id", m.EventID,
-			"class", className(m.Class), "code", m.Code, "err", m.Message, "attempts", m.Attempts)
+			"class", className(m.Class), "code", m.Code, "err", m.Message, "hint", m.Hint, "attempts", m.Attempts)
 	}
 }
 

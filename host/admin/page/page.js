@@ -114,7 +114,7 @@ function heldTable(p, now) {
         h("td", {}, k.key ? h("code", {}, k.key) : h("span", { class: "soft" }, "no key"), " ",
           k.held ? badge("warn", "held") : badge("calm", "failing")),
         h("td", {}, h("code", {}, k.event_id)),
-        h("td", { class: "wide" }, h("code", {}, k.code), h("span", { class: "soft" }, " " + k.class + " "), k.message),
+        h("td", { class: "wide" }, h("code", {}, k.code), h("span", { class: "soft" }, " " + k.class + " "), k.message, k.hint ? h("div", { class: "soft" }, k.hint) : ""),
         h("td", { class: "num" }, h("span", { title: k.since }, since(k.since, now))),
         h("td", { class: "num" }, count(k.attempts))))))),
   ];

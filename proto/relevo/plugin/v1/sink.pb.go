@@ -594,7 +594,9 @@ type Failure struct {
 	// What happened, for programs: snake_case, stable.
 	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
 	// What happened, for people. No payload bytes, no secrets.
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// The next step for the person who reads it; empty: none is known. No secrets.
+	Hint          string `protobuf:"bytes,5,opt,name=hint,proto3" json:"hint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -653,6 +655,13 @@ func (x *Failure) GetCode() string {
 func (x *Failure) GetMessage() string {
 	if x != nil {
 		return x.Message
+	}
+	return ""
+}
+
+func (x *Failure) GetHint() string {
+	if x != nil {
+		return x.Hint
 	}
 	return ""
 }
@@ -812,12 +821,13 @@ const file_relevo_plugin_v1_sink_proto_rawDesc = "" +
 	"\aSinkAck\x12\x1f\n" +
 	"\vthrough_seq\x18\x01 \x01(\x04R\n" +
 	"throughSeq\x122\n" +
-	"\x06ranges\x18\x02 \x03(\v2\x1a.relevo.plugin.v1.SeqRangeR\x06ranges\"}\n" +
+	"\x06ranges\x18\x02 \x03(\v2\x1a.relevo.plugin.v1.SeqRangeR\x06ranges\"\x91\x01\n" +
 	"\aFailure\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x122\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x1c.relevo.plugin.v1.ErrorClassR\x05class\x12\x12\n" +
 	"\x04code\x18\x03 \x01(\tR\x04code\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\">\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x12\n" +
+	"\x04hint\x18\x05 \x01(\tR\x04hint\">\n" +
 	"\bReturned\x122\n" +
 	"\x06ranges\x18\x01 \x03(\v2\x1a.relevo.plugin.v1.SeqRangeR\x06ranges\"\xd1\x01\n" +
 	"\n" +
