@@ -14,7 +14,7 @@
 //	session.go, portal.go, query.go   connections, row-limited reads, SQL
 //	kept.go, keptread.go, keptquery.go, keptflight.go, position.go   the reading of rows that stay
 //	housekeeper.go   old rows and partitions; reap.go and partitions.go are what it does
-//	leader.go    the lock; errors.go the classes; doctor.go the checks
+//	leader.go    the lock; errors.go the classes; checks.go what a start needs; doctor*.go what relevo doctor looks at
 package main
 
 import (
