@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,13 +26,15 @@ type doctorCommand struct {
 	Paths   []string      `arg:"" name:"path" help:"Pipeline files, or directories of them."`
 	Timeout time.Duration `help:"Longest time for one plugin, its start included." default:"30s"`
 	Strict  bool          `help:"Exit with 3 for warnings too."`
+	Quiet   bool          `short:"q" help:"Leave out what is ok."`
 	JSON    bool          `name:"json" help:"Print the findings as JSON."`
 }
 
 // Help is shown by --help.
 func (doctorCommand) Help() string {
 	return `Validates the files, then lets each plugin look at its database or broker: settings, privileges, tables, columns and indexes,
-streams, limits. It changes nothing. What is wrong comes with what to do about it, as SQL or a command where there is one.
+streams, limits. It changes nothing. What is wrong comes last, the worst at the end, and with what to do about it: as SQL or
+a command where there is one.
 Exit code 3 if there is an error.
 
 Example:
@@ -98,7 +102,7 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		err = a.out.json(result)
 	} else {
-		err = result.print(a.out)
+		err = result.print(a.out, c.Quiet)
 	}
 	switch {
 	case err != nil:
@@ -109,9 +113,18 @@ func (c *doctorCommand) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-func (d *diagnosis) print(s *screen) error {
+// print writes what is ok first and errors last, where people look.
+func (d *diagnosis) print(s *screen, quiet bool) error {
 	var b strings.Builder
-	for _, f := range d.Findings {
+	order := []string{severityOK, severityWarning, severityError}
+	findings := slices.Clone(d.Findings)
+	slices.SortStableFunc(findings, func(x, y finding) int {
+		return cmp.Compare(slices.Index(order, x.Severity), slices.Index(order, y.Severity))
+	})
+	for _, f := range findings {
+		if quiet && f.Severity == severityOK {
+			continue
+		}
 		mark := s.mark(green, "✓", "ok     ")
 		switch f.Severity {
 		case severityWarning:
@@ -125,6 +138,9 @@ func (d *diagnosis) print(s *screen) error {
 		}
 		fmt.Fprintf(&b, "%s %s %s %s\n", mark, s.paint(bold, where), f.Code, indent(f.text()))
 		if f.Severity == severityOK {
+			if f.Hint != "" {
+				fmt.Fprintf(&b, "    %s\n", indent(f.Hint))
+			}
 			continue
 		}
 		if f.Hint != "" {
@@ -137,7 +153,7 @@ func (d *diagnosis) print(s *screen) error {
 			fmt.Fprintf(&b, "      %s\n", strings.ReplaceAll(strings.TrimSpace(f.SQL), "\n", "\n      "))
 		}
 	}
-	fmt.Fprintf(&b, "%s, %s\n", plural(d.Errors, "error"), plural(d.Warnings, "warning"))
+	fmt.Fprintf(&b, "%s, %s, %d ok\n", plural(d.Errors, "error"), plural(d.Warnings, "warning"), len(findings)-d.Errors-d.Warnings)
 	_, err := s.Write([]byte(b.String()))
 	return err
 }
