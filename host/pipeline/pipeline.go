@@ -83,6 +83,7 @@ func New(s Settings) *Pipeline {
 		p.sinks = append(p.sinks, p.instance(i, &k.Plugin, k.Name))
 		p.metricSinks = append(p.metricSinks, s.Metrics.Sink(k.Name))
 	}
+	s.Metrics.Window(s.Config.Delivery.MaxInFlightEvents, s.Config.Delivery.MaxInFlightBytes)
 	p.watch.init(time.Now(), len(p.sinks))
 	p.publish(time.Now())
 	return p

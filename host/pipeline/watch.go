@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/relevo-io/relevo/host/telemetry"
 	"github.com/relevo-io/relevo/internal/wire"
 	pluginv1 "github.com/relevo-io/relevo/proto/relevo/plugin/v1"
 )
@@ -171,11 +172,10 @@ func (p *Pipeline) observe(now time.Time) {
 		w.unanswered = now
 	}
 	p.set.Metrics.InFlight(l.events, l.bytes)
-	oldest := -1.0
-	if w.source.oldest != nil {
-		oldest = *w.source.oldest
+	if p.source.state == "down" {
+		w.source = sourceSaid{} // nobody measures now: the last word of a dead source looks healthy for ever
 	}
-	p.set.Metrics.OldestUnpublished(oldest)
+	p.set.Metrics.Waiting(telemetry.Waiting{OldestSeconds: w.source.oldest, LagBytes: w.source.lag, Events: w.source.queue})
 	p.publish(now)
 }
 

@@ -1,12 +1,16 @@
 package pipeline
 
 import (
+	"errors"
 	"log/slog"
+	"net/http/httptest"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/relevo-io/relevo/host/config"
 	"github.com/relevo-io/relevo/host/telemetry"
@@ -145,6 +149,57 @@ func TestStandbyAfterFault(t *testing.T) {
 	require.Equal(t, Standby, state)
 	require.Equal(t, "another relay reads", reason)
 	require.Equal(t, "another relay reads", n.says())
+}
+
+// What the source says of what waits is shown until it says otherwise, or ends: its last word must not look healthy for ever.
+func TestWhatWaitsIsMeasured(t *testing.T) {
+	t.Parallel()
+	m := telemetry.NewMetrics()
+	p := idle(t)
+	p.set.Metrics, p.log = m.Pipeline("test"), slog.New(slog.DiscardHandler)
+	p.metricSinks = []*telemetry.Sink{p.set.Metrics.Sink("nats")}
+	p.source.conf, p.source.log, p.sinks[0].conf = &config.Plugin{}, p.log, &config.Plugin{}
+	waiting := func() (shown map[string]string) {
+		p.observe(time.Now())
+		return measured(t, m, "relevo_oldest_unpublished_seconds", "relevo_lag_bytes", "relevo_backlog_events")
+	}
+	require.Empty(t, waiting(), "before its first word")
+	streaming := pluginv1.SourceState_SOURCE_STATE_STREAMING
+	p.sourceStatus(p.source, &pluginv1.SourceStatus{
+		State: streaming, OldestUnpublished: durationpb.New(1500 * time.Millisecond), LagBytes: new(uint64(4096)), Backlog: new(uint64),
+	})
+	require.Equal(t, map[string]string{
+		"relevo_oldest_unpublished_seconds": "1.5", "relevo_lag_bytes": "4096", "relevo_backlog_events": "0",
+	}, waiting())
+	p.sourceStatus(p.source, &pluginv1.SourceStatus{State: streaming, LagBytes: new(uint64(8))})
+	require.Equal(t, map[string]string{"relevo_lag_bytes": "8"}, waiting(), "the others are not known any more")
+	p.source.streamEnded(ending{err: errors.New("killed")}, time.Second)
+	require.Empty(t, waiting(), "nobody measures")
+	require.Nil(t, p.Status().Source.LagBytes)
+}
+
+func TestWindowIsMeasured(t *testing.T) {
+	t.Parallel()
+	m := telemetry.NewMetrics()
+	New(Settings{Config: idle(t).set.Config, Log: slog.New(slog.DiscardHandler), Metrics: m.Pipeline("test")})
+	require.Equal(t, map[string]string{"relevo_window_events": "100", "relevo_window_bytes": "1.048576e+06"},
+		measured(t, m, "relevo_window_events", "relevo_window_bytes"))
+}
+
+// measured returns those of the named series of pipeline test that there are.
+func measured(t *testing.T, m *telemetry.Metrics, names ...string) map[string]string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	shown := map[string]string{}
+	for line := range strings.Lines(w.Body.String()) {
+		for _, name := range names {
+			if v, ok := strings.CutPrefix(line, name+`{pipeline="test"} `); ok {
+				shown[name] = strings.TrimSpace(v)
+			}
+		}
+	}
+	return shown
 }
 
 // A sink whose process is stopped is seen as the culprit first, then as hung; it is killed, and the rest follows.

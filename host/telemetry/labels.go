@@ -63,7 +63,8 @@ type pluginMetric struct {
 }
 
 // pluginMetrics names the numbers as Prometheus wants it. Of two that get the same name the first stays, since a
-// series that is there twice would spoil the whole scrape.
+// series that is there twice would spoil the whole scrape. The label is not called instance, which is Prometheus's own for
+// what it scrapes.
 func pluginMetrics(metrics map[string]float64) []pluginMetric {
 	var shown []pluginMetric
 	names := map[string]bool{}
@@ -77,7 +78,7 @@ func pluginMetrics(metrics map[string]float64) []pluginMetric {
 		}
 		names[name] = true
 		shown = append(shown, pluginMetric{
-			desc:  desc("plugin_"+name, "A number of the plugin's own; its documentation explains it.", "instance"),
+			desc:  desc("plugin_"+name, "A number of the plugin's own; its documentation explains it.", "plugin_instance"),
 			value: metrics[raw],
 		})
 	}

@@ -43,7 +43,8 @@ func TestEveryMetric(t *testing.T) {
 	p.Read(1, 500)
 	p.Acked(7)
 	p.InFlight(4, 2000)
-	p.OldestUnpublished(1.5)
+	p.Window(100, 1<<20)
+	p.Waiting(Waiting{OldestSeconds: new(1.5), LagBytes: new(uint64(4096)), Events: new(uint64(12))})
 	p.BatchEvents(10)
 	p.BatchEvents(1)
 	p.Settled(20*time.Millisecond, 7)
@@ -66,6 +67,7 @@ func TestEveryMetric(t *testing.T) {
 	s.Held(2)
 
 	require.Equal(t, []string{
+		`relevo_backlog_events{pipeline="orders"} 12`,
 		`relevo_batch_events_count{pipeline="orders"} 2`,
 		`relevo_batch_events_sum{pipeline="orders"} 11`,
 		`relevo_bytes_read_total{pipeline="orders"} 5500`,
@@ -79,16 +81,19 @@ func TestEveryMetric(t *testing.T) {
 		`relevo_held_keys{pipeline="orders",sink="kafka"} 2`,
 		`relevo_in_flight_bytes{pipeline="orders"} 2000`,
 		`relevo_in_flight_events{pipeline="orders"} 4`,
+		`relevo_lag_bytes{pipeline="orders"} 4096`,
 		`relevo_oldest_unpublished_seconds{pipeline="orders"} 1.5`,
 		`relevo_pipeline_state{pipeline="orders",state="RUNNING"} 1`,
 		`relevo_pipeline_state{pipeline="orders",state="STARTING"} 0`,
-		`relevo_plugin_lag{instance="source",pipeline="orders"} 2`,
+		`relevo_plugin_lag{pipeline="orders",plugin_instance="source"} 2`,
 		`relevo_plugin_restarts_total{pipeline="orders",plugin="kafka",reason="crashed"} 2`,
-		`relevo_plugin_retained_wal_bytes{instance="source",pipeline="orders"} 1024`,
+		`relevo_plugin_retained_wal_bytes{pipeline="orders",plugin_instance="source"} 1024`,
 		`relevo_retries_total{pipeline="orders",sink="kafka"} 3`,
 		`relevo_settle_seconds_count{pipeline="orders"} 7`,
 		`relevo_settle_seconds_sum{pipeline="orders"} 0.14`,
 		`relevo_stalled{culprit="sink kafka",pipeline="orders"} 1`,
+		`relevo_window_bytes{pipeline="orders"} 1.048576e+06`,
+		`relevo_window_events{pipeline="orders"} 100`,
 	}, scrape(t, m))
 }
 
@@ -96,15 +101,22 @@ func TestWhatIsNotKnownIsAbsent(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics()
 	p := m.Pipeline("orders")
-	p.OldestUnpublished(0)
-	require.Equal(t, []string{`relevo_oldest_unpublished_seconds{pipeline="orders"} 0`}, only(scrape(t, m), "relevo_oldest"))
-	p.OldestUnpublished(-1)
+	p.Waiting(Waiting{OldestSeconds: new(0.0), LagBytes: new(uint64), Events: new(uint64)})
+	lines := scrape(t, m)
+	for _, name := range []string{"oldest_unpublished_seconds", "lag_bytes", "backlog_events"} {
+		require.Contains(t, lines, `relevo_`+name+`{pipeline="orders"} 0`, "nothing waits is not unknown")
+	}
+	p.Waiting(Waiting{LagBytes: new(uint64(7))})
+	lines = scrape(t, m)
+	require.Contains(t, lines, `relevo_lag_bytes{pipeline="orders"} 7`)
+	require.Empty(t, only(lines, "relevo_oldest"), "each is known by itself")
+	p.Waiting(Waiting{})
 	p.Stalled("source")
 	p.Stalled("")
 	p.PluginMetrics("source", map[string]float64{"lag": 1})
 	p.PluginMetrics("source", nil)
-	lines := scrape(t, m)
-	for _, prefix := range []string{"relevo_oldest", "relevo_stalled", "relevo_plugin_"} {
+	lines = scrape(t, m)
+	for _, prefix := range []string{"relevo_oldest", "relevo_lag", "relevo_backlog", "relevo_stalled", "relevo_plugin_"} {
 		require.Empty(t, only(lines, prefix))
 	}
 }
@@ -164,7 +176,7 @@ func TestLabelsFromPluginsAreTamed(t *testing.T) {
 	require.Contains(t, lines, `relevo_events_settled_total{outcome="else_",pipeline="orders",sink="nats"} 1`)
 	own := slices.DeleteFunc(only(lines, "relevo_plugin_"), func(l string) bool { return strings.Contains(l, "restarts") })
 	require.Len(t, own, maxPluginMetrics)
-	require.Contains(t, own, `relevo_plugin_nan{instance="source",pipeline="orders"} NaN`)
+	require.Contains(t, own, `relevo_plugin_nan{pipeline="orders",plugin_instance="source"} NaN`)
 }
 
 func TestHistogram(t *testing.T) {

@@ -27,11 +27,13 @@ type Pipeline struct {
 	eventsAcked    atomic.Uint64
 	inFlightEvents atomic.Int64
 	inFlightBytes  atomic.Int64
+	windowEvents   atomic.Int64
+	windowBytes    atomic.Int64
 	batchEvents    histogram
 	settleSeconds  histogram
 
 	mu       sync.Mutex
-	oldest   float64 // seconds; negative: unknown
+	waiting  Waiting
 	state    string
 	states   []string
 	stalled  string // "": it is not
@@ -46,7 +48,6 @@ func newPipeline(m *Metrics, name string) *Pipeline {
 		name:          name,
 		batchEvents:   newHistogram(batchBounds),
 		settleSeconds: newHistogram(settleBounds),
-		oldest:        -1,
 		restarts:      labelled{max: maxRestartSeries},
 		plugins:       map[string][]pluginMetric{},
 		sinks:         map[string]*Sink{},
@@ -68,6 +69,12 @@ func (p *Pipeline) InFlight(events, bytes int) {
 	p.inFlightBytes.Store(int64(bytes))
 }
 
+// Window sets the limits of what the window may hold.
+func (p *Pipeline) Window(events, bytes int) {
+	p.windowEvents.Store(int64(events))
+	p.windowBytes.Store(int64(bytes))
+}
+
 // BatchEvents observes the size of a batch from the source.
 func (p *Pipeline) BatchEvents(n int) { p.batchEvents.observe(float64(n), 1) }
 
@@ -75,12 +82,19 @@ func (p *Pipeline) BatchEvents(n int) { p.batchEvents.observe(float64(n), 1) }
 // the histogram, at the cost of one.
 func (p *Pipeline) Settled(d time.Duration, n int) { p.settleSeconds.observe(d.Seconds(), uint64(n)) }
 
-// OldestUnpublished sets the age of the oldest event that is not published, as the source reports it. Negative means
-// unknown: there is no series then, rather than one that looks healthy.
-func (p *Pipeline) OldestUnpublished(seconds float64) {
+// Waiting is what waits upstream, as the source reports it. Of what is nil, unknown, there is no series, rather than one
+// that looks healthy.
+type Waiting struct {
+	OldestSeconds *float64
+	LagBytes      *uint64
+	Events        *uint64
+}
+
+// Waiting replaces what is known of what waits upstream. What w points at must not change any more.
+func (p *Pipeline) Waiting(w Waiting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.oldest = seconds
+	p.waiting = w
 }
 
 // State sets the pipeline's state; all lists every possible one, each of which has a series.

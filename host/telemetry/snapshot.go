@@ -12,7 +12,11 @@ var (
 	descEventsAcked    = desc("events_acked_total", "Events acked to the source: settled at every sink.")
 	descInFlightEvents = desc("in_flight_events", "Events in the window: read, and neither settled and released upstream nor returned.")
 	descInFlightBytes  = desc("in_flight_bytes", "Bytes kept in memory for the events in the window.")
+	descWindowEvents   = desc("window_events", "How many events the window may hold: delivery.max_in_flight.events.")
+	descWindowBytes    = desc("window_bytes", "How many bytes the window may hold: delivery.max_in_flight.bytes.")
 	descOldest         = desc("oldest_unpublished_seconds", "Age of the oldest event that is not published. Absent while unknown.")
+	descLagBytes       = desc("lag_bytes", "How far the source is behind the end of the log that it reads. Absent while unknown.")
+	descBacklog        = desc("backlog_events", "How many events wait upstream, as the source estimates. Absent while unknown.")
 	descFailures       = desc("failures_total", "Events that a sink refused, by class and code.", "sink", "class", "code")
 	descRetries        = desc("retries_total", "Events offered to a sink again.", "sink")
 	descHeldKeys       = desc("held_keys", "Keys that wait behind a failed event.", "sink")
@@ -35,13 +39,21 @@ func (p *Pipeline) snapshot() []prometheus.Metric {
 	s.counter(descEventsAcked, p.eventsAcked.Load())
 	s.gauge(descInFlightEvents, float64(p.inFlightEvents.Load()))
 	s.gauge(descInFlightBytes, float64(p.inFlightBytes.Load()))
+	s.gauge(descWindowEvents, float64(p.windowEvents.Load()))
+	s.gauge(descWindowBytes, float64(p.windowBytes.Load()))
 	s.histogram(descBatchEvents, &p.batchEvents)
 	s.histogram(descSettleSeconds, &p.settleSeconds)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.oldest >= 0 {
-		s.gauge(descOldest, p.oldest)
+	if v := p.waiting.OldestSeconds; v != nil {
+		s.gauge(descOldest, *v)
+	}
+	if v := p.waiting.LagBytes; v != nil {
+		s.gauge(descLagBytes, float64(*v))
+	}
+	if v := p.waiting.Events; v != nil {
+		s.gauge(descBacklog, float64(*v))
 	}
 	for _, state := range p.states {
 		s.gauge(descState, one(state == p.state), state)
