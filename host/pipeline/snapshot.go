@@ -47,7 +47,7 @@ func (p *Pipeline) snapshot() *Status {
 	if l == nil {
 		return s
 	}
-	s.InFlightEvents, s.InFlightBytes, s.HeldKeys = l.events, l.bytes, len(l.held)
+	s.InFlightEvents, s.InFlightBytes, s.HeldKeys = l.events, l.live, len(l.held)
 	s.Source.Position = printable(l.stored)
 	s.Held = p.heldKeys()
 	held := make([]int, len(p.sinks))

@@ -171,9 +171,14 @@ func (p *Pipeline) observe(now time.Time) {
 	} else if w.unanswered.IsZero() {
 		w.unanswered = now
 	}
-	p.set.Metrics.InFlight(l.events, l.bytes)
+	p.set.Metrics.InFlight(l.events, l.live)
 	if p.source.state == "down" {
 		w.source = sourceSaid{} // nobody measures now: the last word of a dead source looks healthy for ever
+	}
+	for _, n := range append([]*instance{p.source}, p.sinks...) {
+		if n.state == "down" && !n.opened && len(n.metrics) > 0 {
+			n.setMetrics(nil) // so do its own numbers
+		}
 	}
 	p.set.Metrics.Waiting(telemetry.Waiting{OldestSeconds: w.source.oldest, LagBytes: w.source.lag, Events: w.source.queue})
 	p.publish(now)

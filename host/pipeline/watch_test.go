@@ -173,8 +173,12 @@ func TestWhatWaitsIsMeasured(t *testing.T) {
 	}, waiting())
 	p.sourceStatus(p.source, &pluginv1.SourceStatus{State: streaming, LagBytes: new(uint64(8))})
 	require.Equal(t, map[string]string{"relevo_lag_bytes": "8"}, waiting(), "the others are not known any more")
+	own := `relevo_plugin_buckets_owned{pipeline="test",plugin_instance="source"}`
+	p.sourceStatus(p.source, &pluginv1.SourceStatus{State: streaming, Metrics: []*pluginv1.Metric{{Name: "buckets_owned", Value: 32}}})
+	require.Contains(t, scraped(m), own+" 32")
 	p.source.streamEnded(ending{err: errors.New("killed")}, time.Second)
 	require.Empty(t, waiting(), "nobody measures")
+	require.NotContains(t, scraped(m), own, "it would hide that nobody has them")
 	require.Nil(t, p.Status().Source.LagBytes)
 }
 
@@ -189,10 +193,8 @@ func TestWindowIsMeasured(t *testing.T) {
 // measured returns those of the named series of pipeline test that there are.
 func measured(t *testing.T, m *telemetry.Metrics, names ...string) map[string]string {
 	t.Helper()
-	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	shown := map[string]string{}
-	for line := range strings.Lines(w.Body.String()) {
+	for line := range strings.Lines(scraped(m)) {
 		for _, name := range names {
 			if v, ok := strings.CutPrefix(line, name+`{pipeline="test"} `); ok {
 				shown[name] = strings.TrimSpace(v)
@@ -216,4 +218,10 @@ func TestStoppedSinkProcess(t *testing.T) {
 	r.until("the end", func(s Status) bool { return s.Source.Position == "20000" })
 	require.NoError(t, r.drain())
 	require.LessOrEqual(t, r.checkOrder(0, 20000), 1000)
+}
+
+func scraped(m *telemetry.Metrics) string {
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Body.String()
 }

@@ -11,7 +11,7 @@ var (
 	descEventsSettled  = desc("events_settled_total", "Events settled at a sink, by outcome: acked, discarded, filtered.", "sink", "outcome")
 	descEventsAcked    = desc("events_acked_total", "Events acked to the source: settled at every sink.")
 	descInFlightEvents = desc("in_flight_events", "Events in the window: read, and neither settled and released upstream nor returned.")
-	descInFlightBytes  = desc("in_flight_bytes", "Bytes kept in memory for the events in the window.")
+	descInFlightBytes  = desc("in_flight_bytes", "Bytes of the events in the window.")
 	descWindowEvents   = desc("window_events", "How many events the window may hold: delivery.max_in_flight.events.")
 	descWindowBytes    = desc("window_bytes", "How many bytes the window may hold: delivery.max_in_flight.bytes.")
 	descOldest         = desc("oldest_unpublished_seconds", "Age of the oldest event that is not published. Absent while unknown.")
