@@ -15,7 +15,6 @@ type locks struct {
 	t      *rapid.T
 	owner  [outbox.Buckets]int32
 	relays map[int32]*modelRelay
-	next   int32
 	moved  int // buckets that were unlocked
 }
 

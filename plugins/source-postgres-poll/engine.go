@@ -21,6 +21,7 @@ type engine struct {
 	ended      chan struct{}   // closed when the attempt is over
 	wakeRead   chan struct{}   // capacity 1: there may be something to do
 	wakeRemove chan struct{}   // capacity 1
+	wakeStatus chan struct{}   // capacity 1: something has changed that the host should hear of at once
 
 	mu     sync.Mutex
 	flight *flight
@@ -60,6 +61,7 @@ func newEngine(o sdk.SourceOpen[config], stopping <-chan struct{}, stop func()) 
 		ended:      make(chan struct{}),
 		wakeRead:   make(chan struct{}, 1),
 		wakeRemove: make(chan struct{}, 1),
+		wakeStatus: make(chan struct{}, 1),
 		held:       newHeld(),
 		removal:    "rows_deleted_total",
 		division:   division{on: o.Config.Sharing == sharingBuckets},
@@ -82,6 +84,7 @@ func (e *engine) bind(l *outbox.Layout) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.flight = newFlight(e.window, len(l.Unique), l.Order == nil)
+	e.flight.byOrder = l.HandleIsOrder()
 	e.useBound = l.Order != nil && l.Kind() == outbox.OrderPerKey
 }
 

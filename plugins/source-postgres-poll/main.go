@@ -14,6 +14,7 @@
 //	session.go, portal.go, query.go   connections, row-limited reads, SQL
 //	kept.go, keptread.go, keptquery.go, keptflight.go, position.go   the reading of rows that stay
 //	housekeeper.go   old rows and partitions; reap.go and partitions.go are what it does
+//	share*.go, buckets.go, orders.go   the sharing of keys among relays, and what it asks of reads
 //	leader.go    the lock; errors.go the classes; checks.go what a start needs; doctor*.go what relevo doctor looks at
 package main
 

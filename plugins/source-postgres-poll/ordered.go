@@ -45,8 +45,8 @@ func (r *reader) readOrdered(ctx context.Context) (outcome, error) {
 	if !e.useBound {
 		floor = math.MinInt64
 	}
-	r.buf = e.flight.orders(r.buf, func(o int64) bool { return o > floor })
-	q := r.q.ordered(w, floor, r.buf, l.events)
+	e.flight.orders(&r.inFlight, func(o int64) bool { return o > floor })
+	q := r.q.ordered(w, floor, &r.inFlight, l.events)
 	lowered := e.bound.lowered
 	e.mu.Unlock()
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -17,8 +16,8 @@ type queries struct {
 	pending string
 	set     string // the SET list of published rows; "": they are deleted
 	key, id outbox.Operand
-	bucket  string // the expression for a row's bucket, where relays share the outbox; else ""
-	width   int    // of the layout's select list, before the bucket
+	bucket  string          // the expression for a row's bucket, where relays share the outbox; else ""
+	width   int             // of the layout's select list, before the bucket
 	handle  []outbox.Column // by which rows are removed
 }
 
@@ -119,13 +118,16 @@ func (q *queries) noID() string {
 }
 
 // ordered is a read by the order column: above floor (MinInt64: from the beginning), without what is in flight.
-func (q *queries) ordered(w *where, floor int64, inFlight []byte, limit int) statement {
+func (q *queries) ordered(w *where, floor int64, inFlight *orders, limit int) statement {
 	order := outbox.Quote(q.l.Order.Name)
 	if floor != math.MinInt64 {
 		w.add(fmt.Sprintf("%s > $%d::bigint", order, w.param(strconv.AppendInt(nil, floor, 10))))
 	}
-	if len(inFlight) > 0 {
-		w.add(fmt.Sprintf("NOT (%s::bigint <@ $%d::int8multirange)", order, w.param(inFlight)))
+	if len(inFlight.ranges) > 0 {
+		w.add(fmt.Sprintf("NOT (%s::bigint <@ $%d::int8multirange)", order, w.param(inFlight.ranges)))
+	}
+	if len(inFlight.singles) > 0 {
+		w.add(fmt.Sprintf("(%s::bigint = ANY($%d::bigint[])) IS NOT TRUE", order, w.param(inFlight.singles)))
 	}
 	return q.read(w, " ORDER BY "+order, limit)
 }
@@ -253,18 +255,4 @@ func (q *queries) arrays(buf [][]byte) [][]byte {
 		buf[i] = append(buf[i][:0], '{')
 	}
 	return buf
-}
-
-// appendRange appends [from, to] to a multirange in text form. A range without an end above: the largest number has no
-// successor.
-func appendRange(dst []byte, from, to int64) []byte {
-	if !bytes.HasSuffix(dst, []byte{'{'}) {
-		dst = append(dst, ',')
-	}
-	dst = strconv.AppendInt(append(dst, '['), from, 10)
-	dst = append(dst, ',')
-	if to < math.MaxInt64 {
-		dst = strconv.AppendInt(dst, to+1, 10)
-	}
-	return append(dst, ')')
 }

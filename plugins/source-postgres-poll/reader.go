@@ -26,6 +26,9 @@ const (
 	// hostSilence is how long the host may give no sign of life before the session is closed: three of its health checks
 	// missed.
 	hostSilence = 6 * time.Second
+	// passFactor is how many times the duration of a read that found nothing passes before the next one, where the outbox
+	// is shared: it may have passed a million rows that wait for another relay.
+	passFactor = 4
 	// readBytes caps one read, so that the first rows of a full window are on their way while the next are read.
 	readBytes = 2 * wire.MaxBatch
 	// firstStep is how many rows are fetched before anything is known of their size.
@@ -53,8 +56,9 @@ type reader struct {
 	pace    pace
 	byKey   bool      // it is the turn of a read by key
 	sweepAt time.Time // when the next read is to be one without a bound
-	buf     []byte
 	round   round
+
+	inFlight orders
 }
 
 // item is a batch, or an answer to Hold behind the batches before it.
@@ -82,8 +86,8 @@ type outcome struct {
 
 // run reads until the host says stop.
 func (r *reader) run(ctx context.Context) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, time.Second
 	for {
 		select {
 		case <-r.e.stopping:
@@ -98,13 +102,14 @@ func (r *reader) run(ctx context.Context) error {
 		if err := r.answer(ctx); err != nil {
 			return err
 		}
+		start := time.Now()
 		o, err := r.read(ctx)
 		switch {
 		case err != nil && again(err):
 			r.log.Warn("read did not get through, trying again", "err", err)
 			r.e.trouble("reading the outbox: " + err.Error())
 			r.sweepAt = time.Time{}
-			if err := r.rest(ctx, wait.NextBackOff(), false); err != nil {
+			if err := r.rest(ctx, retry.NextBackOff(), false); err != nil {
 				return err
 			}
 			continue
@@ -112,11 +117,15 @@ func (r *reader) run(ctx context.Context) error {
 			return lost(fmt.Errorf("read the outbox: %w", err), "lock_lost")
 		}
 		r.e.trouble("")
-		wait.Reset()
+		retry.Reset()
 		if o.more {
 			continue
 		}
-		if err := r.rest(ctx, r.pace.next(time.Now(), o.rows > 0), o.blocked); err != nil {
+		wait := r.pace.next(time.Now(), o.rows > 0)
+		if r.share != nil && o.rows == 0 {
+			wait = max(wait, passFactor*time.Since(start))
+		}
+		if err := r.rest(ctx, wait, o.blocked); err != nil {
 			return err
 		}
 	}

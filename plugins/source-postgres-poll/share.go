@@ -70,6 +70,7 @@ func (h *share) look(ctx context.Context) error {
 	if owned != before || len(o.relays) != h.relays {
 		h.relays = len(o.relays)
 		h.e.sharedBy(h.relays)
+		wake(h.e.wakeStatus)
 		h.log.Info("share of the outbox", "buckets", owned.count(), "of", outbox.Buckets, "relays", h.relays)
 	}
 	return h.giveBack(ctx)

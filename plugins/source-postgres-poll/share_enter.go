@@ -16,7 +16,7 @@ import (
 // strangers once we are in, so that of two that enter at the same time at least one sees the other.
 func (s *source) enter(ctx context.Context, reader *session) (*outbox.Layout, shareKeys, error) {
 	for {
-		layout, keys, err := s.shareKeys(ctx, reader)
+		_, keys, err := s.shareKeys(ctx, reader)
 		if err != nil {
 			return nil, keys, softly(ctx, lost(err, "connection_lost"))
 		}

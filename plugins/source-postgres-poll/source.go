@@ -267,6 +267,11 @@ func (s *source) work(ctx context.Context, reader, rem *session, l *outbox.Layou
 		return err
 	}
 	s.e.bind(l)
+	if h != nil { // before anybody asks how it goes
+		if err := h.look(ctx); err != nil {
+			return lost(err, "lock_lost")
+		}
+	}
 	q := newQueries(l, s.c)
 	r := newReader(s.e, reader, q, s.c, s.s, s.log)
 	r.share = h
@@ -307,6 +312,7 @@ func (s *source) status(ctx context.Context) error {
 			return nil
 		case <-s.e.stopping:
 			return nil
+		case <-s.e.wakeStatus:
 		case <-t.C:
 		}
 	}
