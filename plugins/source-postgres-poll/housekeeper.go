@@ -26,12 +26,15 @@ const housekeepEvery = time.Minute
 //	reap.go        marked rows, one by one
 //	partitions.go  old partitions: sealed, detached, dropped
 //	partitions_ahead.go  new ones; partitions_plan.go is the calendar
+//	keptretention.go     which rows are published where nothing marks them
 type housekeeper struct {
 	c        config
 	l        *outbox.Layout
 	pipeline string
 	log      *slog.Logger
 	figures  *chores
+	// published is, with after_publish keep, the snapshot that the host has on its disk: see keptretention.go.
+	published func() (txSnapshot, error)
 }
 
 func newHousekeeper(c config, l *outbox.Layout, pipeline string, log *slog.Logger) *housekeeper {

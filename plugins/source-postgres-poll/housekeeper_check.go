@@ -115,6 +115,15 @@ func (h *housekeeper) blockers() ([]blocker, error) {
 	switch h.c.after() {
 	case outbox.AfterDelete:
 		return []blocker{{"true", "it is old, and rows in it are not published yet"}}, nil
+	case outbox.AfterKeep:
+		if p := keptColumns(h.l); p != nil {
+			return nil, p
+		}
+		old, err := h.published()
+		if err != nil {
+			return nil, err
+		}
+		return keptBlockers(old, outbox.Quote(h.l.Tx.Name)), nil
 	case outbox.AfterSet:
 		m, p := marker(h.l.Table, h.c)
 		if p != nil {
@@ -166,12 +175,12 @@ func halfDetached(t *outbox.Table, name outbox.Name) *outbox.Problem {
 	}
 }
 
-// rowsLeft: the seal was taken off, or what pending asks for was changed.
+// rowsLeft: the seal was taken off, or what counts as published was changed.
 func rowsLeft(t *outbox.Table, name outbox.Name, why string) *outbox.Problem {
 	return &outbox.Problem{
 		Code: "partition_rows_left", Path: "/retention",
 		Message: fmt.Sprintf("it is detached, and nevertheless %s", why),
-		Hint:    "have pending or after_publish been changed? Without its seal it is left alone: then attach it again to have the rows published, or drop it",
+		Hint:    "have pending or after_publish been changed, or the position been dropped? Without its seal it is left alone: then attach it again to have the rows published, or drop it",
 		SQL:     fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", name, outbox.Quote(t.Seal())),
 	}
 }

@@ -47,14 +47,13 @@ func (c config) validateRetention(fail func(path, format string, a ...any)) {
 	case r.Ahead > 0 && r.Every == "":
 		fail("/retention/ahead", "needs every: it counts partitions")
 	}
-	if c.after() == outbox.AfterKeep {
-		fail("/retention", "is not there yet with after_publish keep")
-		return
-	}
 	if r.Every != "" {
 		return
 	}
 	switch c.after() {
+	case outbox.AfterKeep:
+		fail("/retention/every", "is missing: with after_publish keep nothing in a row says when it was published, so partitions go whole or not at all; "+
+			"partition the table by time and write their length, for example every: day")
 	case outbox.AfterSet:
 		if len(c.markers()) == 0 {
 			fail("/after_publish/set", "retention needs to know when a row was marked; set a timestamptz column to now(), for example published_at: now()")

@@ -81,6 +81,7 @@ func (d *doctor) wouldCreate(ps *outbox.Partitions) {
 
 func (d *doctor) wouldDrop(ctx context.Context, ps *outbox.Partitions) error {
 	h := newHousekeeper(d.c, d.l, "", slog.New(slog.DiscardHandler))
+	h.published = func() (txSnapshot, error) { return d.published(ctx) }
 	blockers, err := h.blockers()
 	if err != nil {
 		return err

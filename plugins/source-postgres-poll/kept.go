@@ -95,7 +95,7 @@ func (k *kept) requests(ended <-chan struct{}) error {
 			case sdk.Stop:
 				return errStop // with nothing left to do: an ack has taken effect when it arrives
 			case sdk.Ack:
-				if err := k.flight.ack(r.ThroughSeq); err != nil {
+				if err := k.flight.ack(r.ThroughSeq, r.Position); err != nil {
 					return err
 				}
 			case sdk.Window:
@@ -170,6 +170,7 @@ func (k *kept) begin() (position, error) {
 	if stored != nil {
 		p, gap := k.server.judge(stored)
 		if gap == nil {
+			k.flight.resume(stored)
 			return p, nil
 		}
 		if k.c.AcceptGap != gap.Token() {
@@ -208,6 +209,12 @@ func (k *kept) work(ctx, soft context.Context, s *session, l *outbox.Layout, fro
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { defer close(r.out); return r.run(gctx, soft) })
 	g.Go(func() error { return r.send(gctx) })
+	if k.c.Retention != nil {
+		house := newHousekeeper(k.c, l, k.o.Instance.Pipeline, k.log)
+		house.published = k.flight.published
+		k.flight.keepHouse(house.figures)
+		g.Go(func() error { return house.run(gctx, soft.Done()) })
+	}
 	g.Go(func() error { return k.status(gctx, soft) })
 	err := g.Wait()
 	if cause := context.Cause(ctx); cause != nil {

@@ -15,8 +15,20 @@ import (
 // What reading kept rows needs of a table. Each of these is a silent loss otherwise, or a read that grows with all that is
 // kept.
 
-// keptProblems are all of them, for one layout; the same at the start and for a doctor.
+// keptProblems are all of them, for one layout, with those of housekeeping; the same at the start and for a doctor.
 func keptProblems(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c config) ([]*outbox.Problem, error) {
+	found, err := keptReadProblems(ctx, conn, l, c)
+	if err != nil {
+		return nil, err
+	}
+	p, err := retentionProblem(ctx, conn, l.Table, c)
+	if p != nil {
+		found = append(found, p)
+	}
+	return found, err
+}
+
+func keptReadProblems(ctx context.Context, conn *pgx.Conn, l *outbox.Layout, c config) ([]*outbox.Problem, error) {
 	var found []*outbox.Problem
 	add := func(p *outbox.Problem) {
 		if p != nil {

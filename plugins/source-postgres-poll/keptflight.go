@@ -20,12 +20,14 @@ type keptFlight struct {
 	next   uint64 // number of the next row
 	acked  uint64 // the last number that an acked position covers
 	heard  bool   // an ack has come
+	stored []byte // the position that the host has on its disk; nil: none of this server
 	sent   []keptBatch
 	events int
 	bytes  int
 
 	// Figures for status, written by the reader.
 	figures keptFigures
+	chores  *chores // nil: nobody keeps house
 }
 
 // keptBatch is one batch in flight.
@@ -80,7 +82,7 @@ func (f *keptFlight) take(b keptBatch) (first uint64) {
 
 // ack takes out of the window what a durable position covers. I6: a number that was never sent, or half a batch, ends
 // the attempt.
-func (f *keptFlight) ack(through uint64) error {
+func (f *keptFlight) ack(through uint64, position []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if through >= f.next || through < f.acked {
@@ -95,7 +97,7 @@ func (f *keptFlight) ack(through uint64) error {
 	if f.acked != through {
 		return fmt.Errorf("protocol: a position through %d was acked, which is within a batch", through)
 	}
-	f.heard = true
+	f.heard, f.stored = true, position
 	return nil
 }
 
@@ -136,5 +138,6 @@ func (f *keptFlight) status(now time.Time) sdk.SourceStatus {
 		{Name: "pairs_total", Value: float64(g.pairs)},
 		{Name: "open_transactions", Value: float64(g.running)},
 	}
+	f.chores.add(&st, now.Add(time.Duration(g.clock)))
 	return st
 }

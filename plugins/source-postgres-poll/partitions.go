@@ -83,15 +83,11 @@ func (h *housekeeper) old(ctx context.Context, conn *pgx.Conn, ps *outbox.Partit
 		case !p.Plain:
 			fault("drop", p.Name, errNotPlain)
 		default:
-			sealed := p.Sealed
-			if !sealed {
-				sealed, err = h.seal(ctx, conn, p, blockers)
-				fault("seal", p.Name, err)
-			}
-			if !sealed {
+			ready, err := h.ready(ctx, conn, p, blockers)
+			if fault("seal", p.Name, err); !ready {
 				continue
 			}
-			err := h.detach(ctx, conn, p, "CONCURRENTLY")
+			err = h.detach(ctx, conn, p, "CONCURRENTLY")
 			if fault("detach", p.Name, err); err == nil {
 				leaving = append(leaving, p.Name)
 			}
@@ -101,6 +97,20 @@ func (h *housekeeper) old(ctx context.Context, conn *pgx.Conn, ps *outbox.Partit
 		fault("drop", name, h.drop(ctx, conn, name, blockers))
 	}
 	return faults
+}
+
+// ready reports whether a partition is sealed and may be detached. One that was sealed in an earlier round is looked at
+// again: pending may have been changed since, or a position dropped. Its rows are to be published then, and marked, so it
+// is opened.
+func (h *housekeeper) ready(ctx context.Context, conn *pgx.Conn, p outbox.Partition, blockers []blocker) (bool, error) {
+	if !p.Sealed {
+		return h.seal(ctx, conn, p, blockers)
+	}
+	ok, why, err := mayDrop(ctx, conn, p.Name, blockers)
+	if err != nil || ok {
+		return ok, err
+	}
+	return false, errors.Join(stays(why, nil), h.unseal(ctx, conn, p))
 }
 
 // sealTries is how often a lock is asked for that readers hold for moments.
@@ -144,7 +154,7 @@ func (h *housekeeper) seal(ctx context.Context, conn *pgx.Conn, p outbox.Partiti
 		case isCode(err, "55P03"):
 			return false, fmt.Errorf("an open transaction uses it: %w", err)
 		case isCode(err, codeCanceled):
-			return false, fmt.Errorf("look for rows that are not published: an index on what pending asks for is missing: %w", err)
+			return false, fmt.Errorf("look for rows that are not published: an index that serves this is missing: %w", err)
 		default:
 			return false, err
 		}
@@ -152,7 +162,7 @@ func (h *housekeeper) seal(ctx context.Context, conn *pgx.Conn, p outbox.Partiti
 }
 
 func (h *housekeeper) unseal(ctx context.Context, conn *pgx.Conn, p outbox.Partition) error {
-	h.log.Info("opening a partition again that is not old any more", "partition", p.Name.String())
+	h.log.Info("opening a partition again that may not go any more", "partition", p.Name.String())
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return execAll(ctx, tx, []string{
 			"SET LOCAL lock_timeout = '50ms'",

@@ -357,14 +357,34 @@ func TestPartitionsOfOthers(t *testing.T) {
 // transaction open for all the time. A plain DROP makes them give up.
 func TestPartitionsNeverInTheWay(t *testing.T) {
 	t.Parallel()
-	d, _ := privateDB(t, nil, partDDL, `CREATE INDEX ON outbox (seq)`)
+	t.Run("delete", func(t *testing.T) {
+		t.Parallel()
+		d, _ := privateDB(t, nil, partDDL, `CREATE INDEX ON outbox (seq)`)
+		relayConf := map[string]any{"pending": "created_at > now() - interval '5 days'", "after_publish": "delete"}
+		r := startRelay(t, d.dsn, relayOptions{config: relayConf})
+		r.awaitOpened()
+		d.neverInTheWay(d.house(deleting(byDay)))
+		r.drain()
+	})
+	t.Run("keep", func(t *testing.T) {
+		t.Parallel()
+		d, _ := privateDB(t, nil, keptPartsDDL...)
+		r := startKept(t, d.dsn, keptOptions{})
+		r.await("a position", func() bool { return r.stored != nil })
+		acked := r.now().old
+		h := d.house(keepingParts())
+		h.published = func() (txSnapshot, error) { return acked, nil } // as if no ack had come since
+		d.neverInTheWay(h)
+		r.stop()
+	})
+}
+
+func (d *db) neverInTheWay(h *housekeeper) {
+	t := d.t
+	t.Helper()
 	old, plain := d.day(5), d.day(6)
 	d.day(0)
 	d.exec(fmt.Sprintf(`INSERT INTO outbox (created_at) VALUES (%s)`, ago(6))) // keeps it for the plain DROP
-	relayConf := map[string]any{"pending": "created_at > now() - interval '5 days'", "after_publish": "delete"}
-	r := startRelay(t, d.dsn, relayOptions{config: relayConf})
-	r.awaitOpened()
-	h := d.house(deleting(byDay))
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -419,7 +439,6 @@ func TestPartitionsNeverInTheWay(t *testing.T) {
 	do(t, user, `COMMIT`)
 	cancel()
 	wg.Wait()
-	r.drain()
 }
 
 // A round is done by one relay at a time, and begins with the relay.
@@ -473,6 +492,8 @@ func TestRetentionRefused(t *testing.T) {
 		text string
 	}{
 		"nothing to do":      {[]string{plain}, deleting(map[string]any{"after": "7d"}), "config_invalid", "nothing to take away"},
+		"kept, one by one":   {[]string{keptDDL, keptTxIndex}, keeping("retention", map[string]any{"after": "7d"}), "config_invalid", "go whole or not at all"},
+		"kept, not by time":  {[]string{keptDDL, keptTxIndex}, keeping("retention", byDay), "retention_partition_key", ""},
 		"too short":          {[]string{plain}, deleting(map[string]any{"after": "10m", "every": "day"}), "config_invalid", "1h"},
 		"no after":           {[]string{plain}, deleting(map[string]any{"every": "day"}), "config_invalid", "after"},
 		"unknown period":     {[]string{plain}, deleting(map[string]any{"after": "7d", "every": "1d"}), "config_invalid", "every"},
