@@ -78,7 +78,7 @@ func classify(err error) *sdk.Error {
 		return sdk.Transient(err).WithCode("canceled")
 	}
 	// Everything else is the network: refused, reset, timed out, name not found. All of it may pass.
-	return sdk.Transient(err).WithCode("connection_lost")
+	return sdk.Transient(err).WithCode("connection_lost").WithHint("check that the server runs, and host and port in dsn")
 }
 
 // classifyState decides by SQLSTATE. err is what was being done.

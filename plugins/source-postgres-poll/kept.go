@@ -112,14 +112,12 @@ func (k *kept) requests(ended <-chan struct{}) error {
 
 // lead connects, becomes the only relay, and reads. It returns errStop once the host has said so.
 func (k *kept) lead(ctx, soft context.Context) error {
-	s, err := k.connect(soft, "source", readerSettings)
+	s, other, err := k.sessions(soft, readerSettings, nil)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := k.probe(soft, s); err != nil {
-		return softly(soft, err)
-	}
+	other.close() // it has shown that there is no pooler
 	t, err := outbox.Inspect(soft, s.conn, k.name)
 	if err != nil {
 		return softly(soft, lost(err, "connection_lost"))
@@ -149,19 +147,6 @@ func (k *kept) lead(ctx, soft context.Context) error {
 		return lost(err, "lock_lost")
 	}
 	return errStop
-}
-
-// probe looks for a transaction pooler, with a second session.
-func (k *kept) probe(ctx context.Context, s *session) error {
-	other, err := k.connect(ctx, "source", nil)
-	if err != nil {
-		return err
-	}
-	defer other.close()
-	if err := probePooler(ctx, s, other); err != nil {
-		return classify(err)
-	}
-	return nil
 }
 
 // begin is where to read on: where the stored position is, or as backlog says.

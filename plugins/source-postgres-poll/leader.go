@@ -65,7 +65,7 @@ func (s *session) unlockAll(ctx context.Context, function string, keys []int64) 
 // probePooler looks for a transaction pooler between us and the server. Comparing backend pids is not enough while
 // nothing else happens: an idle pooler gives the same process each time. So the other session keeps one in a
 // transaction: if that is the very process that serves the first session, or the first one is served by another now,
-// there are no sessions.
+// there are no sessions. Nothing is set in them yet, also not the search path.
 func probePooler(ctx context.Context, a, b *session) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -75,10 +75,10 @@ func probePooler(ctx context.Context, a, b *session) error {
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
 	var other, own int32
-	if err := tx.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&other); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid()`).Scan(&other); err != nil {
 		return fmt.Errorf("look for a pooler: %w", err)
 	}
-	if err := a.conn.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&own); err != nil {
+	if err := a.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid()`).Scan(&own); err != nil {
 		return fmt.Errorf("look for a pooler: %w", err)
 	}
 	if own != a.backend || other == a.backend || other != b.backend {

@@ -192,6 +192,21 @@ func TestTransactionPoolerIsRefused(t *testing.T) {
 	require.Equal(t, "pooler_transaction_mode", f.GetCode())
 	require.Contains(t, f.GetHint(), "session mode")
 	require.Zero(t, d.int(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`))
+	p.nothingSet()
+}
+
+// nothingSet checks that the pool's sessions, which serve others, are as they were.
+func (p *pooler) nothingSet() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Len(p.t, p.all, 2)
+	for _, server := range p.all {
+		rows, err := server.Exec(context.Background(), `SHOW default_transaction_read_only; SHOW enable_seqscan`).ReadAll()
+		require.NoError(p.t, err)
+		require.Equal(p.t, "off", string(rows[0].Rows[0][0]))
+		require.Equal(p.t, "on", string(rows[1].Rows[0][0]))
+	}
 }
 
 // P20: a pool in session mode is as good as the server, with either exec_mode.

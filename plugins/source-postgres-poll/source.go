@@ -82,19 +82,12 @@ func run(ctx context.Context, o sdk.SourceOpen[config], s stream) error {
 
 // lead connects, stands by and works. It returns errStop once the host has said so and everything is in order.
 func (s *source) lead(ctx, soft context.Context) error {
-	reader, err := s.connect(soft, "source", readerSettings)
+	reader, remover, err := s.sessions(soft, readerSettings, removerSettings)
 	if err != nil {
 		return err
 	}
 	defer reader.close()
-	remover, err := s.connect(soft, "source", removerSettings)
-	if err != nil {
-		return err
-	}
 	defer remover.close()
-	if err := probePooler(soft, reader, remover); err != nil {
-		return softly(soft, classify(err))
-	}
 	layout, own, err := s.own(soft, reader)
 	if err != nil {
 		return err
@@ -128,8 +121,32 @@ func (s *source) own(ctx context.Context, reader *session) (*outbox.Layout, owne
 	return layout, ownership{leave: func(ctx context.Context) error { return reader.unlock(ctx, key) }}, err
 }
 
-// connect tries until it has a session. What only a person can mend it returns.
-func (s *source) connect(ctx context.Context, role string, own [][2]string) (*session, error) {
+// sessions opens two sessions. Nothing is set in them before it is sure that they are sessions: behind a transaction
+// pooler it would be set for the service.
+func (s *source) sessions(ctx context.Context, ofA, ofB [][2]string) (a, b *session, err error) {
+	if a, err = s.connect(ctx); err != nil {
+		return nil, nil, err
+	}
+	if b, err = s.connect(ctx); err != nil {
+		a.close()
+		return nil, nil, err
+	}
+	if err = probePooler(ctx, a, b); err == nil {
+		err = a.setUp(ctx, ofA)
+	}
+	if err == nil {
+		err = b.setUp(ctx, ofB)
+	}
+	if err != nil {
+		a.close()
+		b.close()
+		return nil, nil, softly(ctx, classify(err))
+	}
+	return a, b, nil
+}
+
+// connect tries until it has a session, in which nothing is set. What only a person can mend it returns.
+func (s *source) connect(ctx context.Context) (*session, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, connectBackoff
 	for told := false; ; {
@@ -139,7 +156,7 @@ func (s *source) connect(ctx context.Context, role string, own [][2]string) (*se
 		if err := s.s.Status(sdk.SourceStatus{State: sdk.StateConnecting, OldestUnpublished: -1, LagBytes: -1, Backlog: -1}); err != nil {
 			return nil, err
 		}
-		con, err := connect(ctx, s.c, s.o.Instance.Pipeline, role, own)
+		con, err := dial(ctx, s.c, s.o.Instance.Pipeline, "source")
 		if err == nil && con.standby {
 			con.close()
 			err = errStandbyServer
