@@ -95,5 +95,5 @@ func TestChoose(t *testing.T) {
 	require.Equal(t, "start", two[0].name)
 	require.Equal(t, "drain", two[1].name)
 	_, err = choose([]string{"speed"})
-	require.ErrorContains(t, err, "drain, batch")
+	require.ErrorContains(t, err, "drain, mark")
 }
