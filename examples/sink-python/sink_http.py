@@ -1,7 +1,7 @@
 """sink-http posts every event to a URL, as a CloudEvent in binary mode. A simple sink (docs/plugin-protocol.md): the
 host never has two events of one key at it, so all that it is given can be posted side by side. Order, retries, back-off
 and dead letters are the host's."""
-import functools, itertools, json, os, pathlib, queue, re, signal, sys, threading, time, urllib.parse
+import functools, json, os, pathlib, queue, re, signal, sys, threading, time, urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 import grpc, urllib3
 from google.protobuf.json_format import MessageToJson
@@ -23,24 +23,25 @@ class Attempt:
     """One stream. One thread reads, some post, gRPC's own sends the answers: a host that reads slowly stops nobody."""
     def __init__(self, requests, context):
         self.requests, self.context, self.answers = requests, context, queue.SimpleQueue()
-        self.ending, self.ended_well = threading.Event(), False
-        self.not_before = 0.0  # by Retry-After
+        self.ending, self.ended_well, self.not_before = threading.Event(), False, 0.0  # the last by Retry-After
 
     def run(self):
         try:
             self.open(next(self.requests).open)
             self.answers.put(sink.WriteResponse(opened=sink.SinkOpened(keeps_order=False)))
             with ThreadPoolExecutor(self.concurrency) as pool:  # its end waits for all that was submitted
-                for request in itertools.takewhile(lambda r: not r.HasField("stop"), self.requests):
+                for request in self.requests:  # which may simply end, too, when the stream breaks off
+                    self.ended_well = request.HasField("stop")
+                    if self.ended_well: break
                     for n, event in enumerate(request.batch.events):
                         pool.submit(self.publish, request.batch.first_seq + n, event)
                 self.ending.set()
             self.answers.put(sink.WriteResponse(stopped=plugin.Stopped()))
         except Refusal as r:
+            self.ended_well = True
             self.answers.put(sink.WriteResponse(fault=plugin.Fault(**r.fields())))
         except grpc.RpcError:
             return  # the stream has broken off
-        self.ended_well = True
         self.answers.put(None)
 
     def open(self, request):
@@ -72,8 +73,7 @@ class Attempt:
         """Returns when the receiver has confirmed the event, and has said all of it. Otherwise raises Refusal."""
         headers = urllib3.HTTPHeaderDict(self.headers)
         headers["Idempotency-Key"] = headers["ce-id"] = encode(event.id)
-        headers["ce-type"] = encode(event.type) or "event"  # a CloudEvent without a type is none
-        headers["ce-subject"] = encode(event.key)
+        headers["ce-subject"], headers["ce-type"] = encode(event.key), encode(event.type) or "event"  # a type is a must
         headers["Content-Type"] = event.content_type or "application/octet-stream"
         headers["ce-tombstone"] = str(not event.HasField("payload")).lower()  # in HTTP, absent and empty look the same
         for h in event.headers:  # the prefix keeps an event from setting Host or Authorization
@@ -134,8 +134,8 @@ if os.environ.get("RELEVO_PLUGIN") != "d5a3":
 for s in (signal.SIGTERM, signal.SIGINT):
     signal.signal(s, signal.SIG_IGN)  # the host ends us, once it has drained
 me, path = Plugin(), os.path.join(os.environ["PLUGIN_UNIX_SOCKET_DIR"], str(os.getpid()))
-limit = ("grpc.max_receive_message_length", DESCRIPTION.max_message_bytes)
-server = grpc.server(ThreadPoolExecutor(8), interceptors=[me], options=[limit])
+server = grpc.server(ThreadPoolExecutor(8), interceptors=[me],
+                     options=[("grpc.max_receive_message_length", DESCRIPTION.max_message_bytes)])
 healthy = health.HealthServicer()
 healthy.set("plugin", health_pb2.HealthCheckResponse.SERVING)
 health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
